@@ -136,7 +136,7 @@ def example(stack: Stack) -> Story:
 
 @pytest.mark.lead
 @pytest.mark.worth("the only backfill by Airflow itself")
-def test_failed_days_are_backfilled_and_counted_once(stack: Stack) -> None:
+def test_the_backfill_commits_failed_days_again_and_counts_each_row_once(stack: Stack) -> None:
     story = scheduled(stack)
     before = story.seen["failed"]
     assert sum(numbers for numbers, _ in before.values()) <= 2 * SIZE
@@ -172,7 +172,7 @@ def test_a_backfill_of_committed_days_counts_no_row_again_even_after_a_run_was_d
 
 
 @pytest.mark.long
-def test_a_backfill_of_a_failed_partition_continues_its_transaction(stack: Stack) -> None:
+def test_a_backfill_of_a_failed_partition_continues_the_transaction_of_the_partition(stack: Stack) -> None:
     story = partitioned(stack)
     totals, history = story.seen["committed"]
     first, *others = history
@@ -191,7 +191,7 @@ def test_a_second_run_of_a_partition_is_refused_while_the_first_is_live(stack: S
 
 
 @pytest.mark.long
-def test_each_further_run_of_a_committed_partition_logs_that_it_is_committed_and_counts_no_row(stack: Stack) -> None:
+def test_a_second_run_of_a_committed_partition_logs_the_commit_and_counts_no_row(stack: Stack) -> None:
     story = partitioned(stack)
     for log in story.seen["cleared"].values():
         assert "Transaction 1 of by_partition is already committed" in log
@@ -200,7 +200,7 @@ def test_each_further_run_of_a_committed_partition_logs_that_it_is_committed_and
 
 
 @pytest.mark.long
-def test_a_run_with_the_interval_of_another_run_or_an_overlapping_interval_is_refused(stack: Stack) -> None:
+def test_a_run_is_refused_if_its_data_interval_equals_or_overlaps_the_interval_of_another_run(stack: Stack) -> None:
     story = doubled(stack)
     assert "run one" in story.seen["refused"]
     assert "Transaction 1 of doubled_days is already committed" in story.seen["two"]
@@ -210,7 +210,7 @@ def test_a_run_with_the_interval_of_another_run_or_an_overlapping_interval_is_re
 
 
 @pytest.mark.long
-def test_a_run_with_an_empty_or_no_data_interval_is_refused_and_its_log_names_the_remedy(stack: Stack) -> None:
+def test_a_run_whose_data_interval_is_empty_or_missing_is_refused_and_its_log_names_the_remedy(stack: Stack) -> None:
     seen = doubled(stack).seen
     remedy = 'CronDataIntervalTimetable("0 0 * * *", timezone="UTC")'
     assert "has the empty data interval 2013-01-03T00:00:00+00:00/2013-01-03T00:00:00+00:00" in seen["empty"]

@@ -94,7 +94,7 @@ def test_days_commit_in_order_although_the_backfill_command_is_killed_and_a_day_
 
 
 @pytest.mark.long
-def test_the_backfill_command_prints_its_plan_the_failed_intervals_and_when_all_are_done(stack: Stack) -> None:
+def test_the_backfill_command_prints_its_plan_and_then_reports_failed_and_finished_intervals(stack: Stack) -> None:
     seen = commanded(stack).seen
     code, output = seen["dry"]
     assert (code, output.count("create its run"), seen["dry runs"]) == (0, 4, {})
@@ -108,7 +108,7 @@ def test_the_backfill_command_prints_its_plan_the_failed_intervals_and_when_all_
 
 
 @pytest.mark.long
-def test_an_airflow_backfill_reuses_the_runs_of_the_backfill_command_and_counts_no_row_again(stack: Stack) -> None:
+def test_an_airflow_backfill_reuses_the_runs_of_a_tx_backfill_and_counts_no_row_again(stack: Stack) -> None:
     story = commanded(stack)
     assert sorted(story.seen["runs again"]) == sorted(story.seen["runs"])
     assert story.days.history() == story.seen["committed"][1]
@@ -125,7 +125,7 @@ def test_days_that_begin_in_reverse_order_get_txids_and_commit_in_date_order(sta
 
 
 @pytest.mark.long
-def test_the_log_of_a_waiting_run_names_the_gap_and_the_log_of_a_late_day_names_its_txid(stack: Stack) -> None:
+def test_the_log_of_a_waiting_run_names_the_gap_and_the_log_of_a_late_day_names_the_next_txid(stack: Stack) -> None:
     seen = backwards(stack).seen
     assert "No run for the interval that begins at 2013-01-05T00:00:00+00:00 is queued or running" in seen["ahead"]
     assert "It would become transaction" in seen["late"]
@@ -133,7 +133,7 @@ def test_the_log_of_a_waiting_run_names_the_gap_and_the_log_of_a_late_day_names_
 
 
 @pytest.mark.long
-def test_a_backfill_of_a_paused_dag_begins_the_order_and_yesterdays_run_waits_for_its_turn(stack: Stack) -> None:
+def test_a_backfill_of_a_paused_dag_begins_the_order_and_yesterdays_run_waits_for_earlier_days(stack: Stack) -> None:
     days, airflow = Days(stack, "declared"), stack.airflow
     eventually(lambda: airflow.call("GET", "dags/declared"), 120, "the DAG is known", interval=0.3)
     yesterday = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - DAY

@@ -46,7 +46,7 @@ def totals(path: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_killed_and_repeated_roll_forward_makes_two_databases_from_different_backups_exact(
+def test_totals_are_exact_after_two_databases_from_different_backups_are_rolled_forward(
     stack: Stack,
 ) -> None:
     dag = "backed_up"
@@ -126,7 +126,7 @@ with DAG("orders", schedule=None, max_active_runs=8, default_args={"retry_delay"
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_killed_and_repeated_repair_restores_each_row_once_if_the_journal_lacks_them(
+def test_a_repair_that_is_killed_and_repeated_restores_each_row_once_without_journal_entries(
     stack: Stack,
 ) -> None:
     dag = "orders"

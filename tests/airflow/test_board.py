@@ -150,7 +150,7 @@ def _fits_everybody(browser: Browser, stack: Stack, person: Person) -> None:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_the_transactions_page_reports_that_zookeeper_is_away_and_recovers_by_itself(stack: Stack) -> None:
+def test_the_transactions_page_reports_an_unreachable_zookeeper_and_recovers_by_itself(stack: Stack) -> None:
     with chromium() as browser:
         admin = Person(browser, stack.airflow, "admin")
         admin.open()

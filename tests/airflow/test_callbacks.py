@@ -31,13 +31,13 @@ def killed_and_yielded(stack: Stack) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_transaction_whose_task_was_killed_is_listed_as_failed_with_its_remedy(stack: Stack) -> None:
+def test_a_transaction_whose_task_was_killed_is_listed_as_failed_with_the_command_to_replay_it(stack: Stack) -> None:
     again = f"airflow tx replay {DAG} 1, or clear the run"
     assert killed_and_yielded(stack) == [f"a replay, since its run r1 ended as failed: {again}"]
 
 
 @pytest.mark.long
-def test_no_callback_is_called_for_a_run_that_yielded(stack: Stack) -> None:
+def test_no_dag_callback_is_called_for_a_run_that_yields_its_slot(stack: Stack) -> None:
     killed_and_yielded(stack)
     logs = [stack.airflow.whole_log(DAG, run_id, "begin") for run_id in RUNS[1:]]
     assert any(" yields: " in log for log in logs)

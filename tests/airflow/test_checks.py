@@ -9,7 +9,7 @@ from tests.airflow.stack import SIZE, Stack, expected
 
 @pytest.mark.long
 @pytest.mark.parametrize("dag_id", ["checked", "checked_phase"])
-def test_a_failed_check_accepted_by_the_command_in_the_error_counts_once_despite_a_kill(
+def test_a_batch_whose_failed_check_is_accepted_counts_once_even_if_its_committer_is_killed(
     stack: Stack, dag_id: str
 ) -> None:
     airflow, ledger = stack.airflow, stack.ledger(dag_id)

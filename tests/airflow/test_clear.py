@@ -11,7 +11,7 @@ RUNS = ("committed", "open")
 
 
 @pytest.mark.worth("what people clear most often, in three ways")
-def test_a_run_cleared_after_its_commit_changes_nothing(stack: Stack) -> None:
+def test_clearing_a_run_after_its_commit_changes_no_total(stack: Stack) -> None:
     dag, airflow, ledger = "cleared", stack.airflow, stack.ledger("cleared")
     stack.commit_runs(dag, "whole", "downstream", "commit_only")
     history = ledger.history()
@@ -36,7 +36,7 @@ def test_a_run_cleared_after_its_commit_changes_nothing(stack: Stack) -> None:
 
 
 @pytest.mark.worth("the everyday repair, with and without a new attempt")
-def test_a_run_whose_processing_failed_commits_once_when_it_is_cleared(stack: Stack) -> None:
+def test_a_run_whose_processing_failed_is_cleared_and_commits_once(stack: Stack) -> None:
     dag, airflow, ledger = "failing", stack.airflow, stack.ledger("failing")
     failing = stack.signal()
     failing.give()
@@ -60,7 +60,7 @@ def test_a_run_whose_processing_failed_commits_once_when_it_is_cleared(stack: St
 
 
 @pytest.mark.long
-def test_a_task_that_starts_beside_the_cleared_begin_of_its_run_waits_for_the_begin(stack: Stack) -> None:
+def test_a_task_that_starts_before_the_cleared_begin_of_its_run_waits_for_begin(stack: Stack) -> None:
     dag, airflow, ledger = "overtaken", stack.airflow, stack.ledger("overtaken")
     failing = stack.signal()
     failing.give()
@@ -84,12 +84,12 @@ def test_a_task_that_starts_beside_the_cleared_begin_of_its_run_waits_for_the_be
 
 
 @pytest.mark.long
-def test_a_notify_task_after_a_failed_commit_runs_when_its_run_is_cleared(stack: Stack) -> None:
+def test_a_notify_task_runs_when_its_run_is_cleared_after_a_failed_commit(stack: Stack) -> None:
     cleared_after_commit(stack, "notified", "commit", "notify")
 
 
 @pytest.mark.long
-def test_a_notify_task_after_a_failed_commit_phase_runs_when_its_run_is_cleared(stack: Stack) -> None:
+def test_a_notify_task_runs_when_its_run_is_cleared_after_a_failed_commit_phase(stack: Stack) -> None:
     cleared_after_commit(stack, "notified_phase", "commit_phase.mark", "notify")
 
 
@@ -148,7 +148,7 @@ def cleared_after_commit(stack: Stack, dag: str, committer: str, after: str) -> 
 
 
 @pytest.mark.long
-def test_a_task_after_the_commit_that_airflow_would_skip_with_the_block_is_named(stack: Stack) -> None:
+def test_the_log_of_a_cleared_run_names_the_task_after_the_commit_that_airflow_would_skip(stack: Stack) -> None:
     dag, airflow = "needy", stack.airflow
     stack.commit_runs(dag, "r1")
     airflow.clear_run(dag, "r1")

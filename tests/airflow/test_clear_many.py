@@ -14,7 +14,7 @@ RUNS = ["r1", "r2", "r3", "r4"]
 
 
 @pytest.mark.long
-def test_failed_and_committed_runs_that_are_cleared_together_count_once(stack: Stack) -> None:
+def test_failed_and_committed_runs_that_are_cleared_in_one_request_count_once(stack: Stack) -> None:
     airflow, ledger, last = stack.airflow, stack.ledger(DAG), FIRST + timedelta(days=len(RUNS) - 1)
     failing = stack.signal()
     failing.give()

@@ -15,7 +15,7 @@ def tx(stack: Stack, *arguments: str) -> dict[int | None, str]:
 
 
 @pytest.mark.long
-def test_skip_readmit_and_replay_failed_count_each_batch_once_while_airflow_runs(stack: Stack) -> None:
+def test_each_batch_counts_once_if_it_is_skipped_readmitted_or_replayed_while_airflow_runs(stack: Stack) -> None:
     airflow, ledger = stack.airflow, stack.ledger(DAG_ID)
     broken = stack.signal()
     broken.give()
@@ -77,7 +77,7 @@ def test_skip_readmit_and_replay_failed_count_each_batch_once_while_airflow_runs
 
 
 @pytest.mark.long
-def test_a_corrected_file_is_counted_by_the_command_that_the_error_names(stack: Stack) -> None:
+def test_a_corrected_file_is_counted_after_a_person_runs_the_command_named_in_the_error(stack: Stack) -> None:
     airflow, ledger, dag_id = stack.airflow, stack.ledger("corrected"), "corrected"
     folder = stack.folder / "corrected"
     folder.mkdir()

@@ -9,7 +9,7 @@ from tests.airflow.stack import SIZE, Stack
 
 
 @pytest.mark.worth("the promise of the package: killed at the worst moment, counted once")
-def test_a_committer_killed_between_write_and_mark_is_tried_again(stack: Stack) -> None:
+def test_a_committer_killed_after_its_write_and_before_the_end_of_the_commit_runs_again(stack: Stack) -> None:
     dag, airflow = "crashed", stack.airflow
     killed = stack.failpoints.arm("commit.before_mark", "kill", topology=dag, txid=1)
 
@@ -27,7 +27,7 @@ def test_a_committer_killed_between_write_and_mark_is_tried_again(stack: Stack) 
 
 
 @pytest.mark.long
-def test_a_resumed_committer_set_to_failed_from_outside_is_cleared_and_commits_once(stack: Stack) -> None:
+def test_a_resumed_committer_that_a_user_sets_to_failed_is_cleared_and_commits_once(stack: Stack) -> None:
     dag, airflow, ledger = "overruled", stack.airflow, stack.ledger("overruled")
     paused = stack.failpoints.arm("commit.before_mark", "pause", topology=dag, txid=2)
     hold = stack.signal()

@@ -32,7 +32,7 @@ Calls = list[tuple[str, dict[str, Any]]]
 
 @pytest.mark.lead
 @pytest.mark.worth("decides whether a scheduler imports Spark's client ahead")
-def test_a_scheduler_finds_connections_of_a_type_in_the_database(stack: Stack) -> None:
+def test_a_scheduler_can_check_whether_the_database_has_a_connection_of_a_given_type(stack: Stack) -> None:
     stack.connect("found_by_type", conn_type="spark_connect", host="127.0.0.1")
     asked: Calls = [("connection_exists", {"conn_type": name}) for name in ("spark_connect", "no_such_type")]
     assert from_command(stack.airflow, asked) == [True, False]
@@ -71,7 +71,9 @@ def run(run_id: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_id(stack: Stack, until: Signal) -> None:
+def test_a_task_can_start_and_reset_runs_and_start_a_deleted_run_again_under_its_run_id(
+    stack: Stack, until: Signal
+) -> None:
     airflow = stack.airflow
     airflow.wait_dag("runs_asked")
     airflow.wait_dag(TARGET)
@@ -144,7 +146,9 @@ def test_a_trigger_and_a_task_can_read_the_states_of_runs(stack: Stack, until: S
 
 
 @pytest.mark.long
-def test_a_replaced_task_learns_that_it_is_no_longer_the_current_try(stack: Stack, tmp_path: Path) -> None:
+def test_a_task_that_was_cleared_while_it_runs_learns_that_another_try_has_replaced_it(
+    stack: Stack, tmp_path: Path
+) -> None:
     airflow, told = stack.airflow, {}
     airflow.wait_dag("runs_replaced")
 
@@ -171,7 +175,9 @@ def test_a_replaced_task_learns_that_it_is_no_longer_the_current_try(stack: Stac
 
 
 @pytest.mark.long
-def test_a_command_clears_a_run_past_the_limit_of_running_runs(stack: Stack, until: Signal) -> None:
+def test_a_command_clears_a_run_although_the_dag_has_reached_its_limit_of_running_runs(
+    stack: Stack, until: Signal
+) -> None:
     airflow = stack.airflow
     airflow.trigger(TARGET, "limited")
     airflow.wait_run(TARGET, "limited")
@@ -204,7 +210,9 @@ def test_a_command_clears_a_run_past_the_limit_of_running_runs(stack: Stack, unt
 
 
 @pytest.mark.long
-def test_a_run_whose_task_and_supervisor_were_killed_is_executed_again_at_once(stack: Stack, until: Signal) -> None:
+def test_a_run_whose_task_and_supervisor_were_killed_restarts_without_waiting_for_a_timeout(
+    stack: Stack, until: Signal
+) -> None:
     airflow = stack.airflow
     airflow.trigger(TARGET, "dead", {"until": str(until.path)})
     pid = airflow.wait_task(TARGET, "dead", "hold", "running")["pid"]

@@ -27,7 +27,7 @@ def feed(stack: Stack) -> Iterator[Feed]:
 
 @pytest.mark.lead
 @pytest.mark.worth("two coordinators, retries, a kill, a sensor and asset events in one story")
-def test_an_unattended_topology_commits_every_number_once_and_in_order_despite_failures(feed: Feed) -> None:
+def test_a_coordinated_topology_commits_every_number_once_and_in_order_despite_failures(feed: Feed) -> None:
     feed.airflow.wait_dag("waiting")
     feed.airflow.trigger("waiting", "w1", conf={"txid": 6, "file": "0004.csv"})
     feed.add(None, "fail-once", "kill")

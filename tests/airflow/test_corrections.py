@@ -90,7 +90,7 @@ def test_a_month_that_a_buggy_application_counted_is_exact_after_the_fix_and_a_r
 
 
 @pytest.mark.long
-def test_late_rows_of_three_days_are_in_once_their_days_are_restated(stack: Stack) -> None:
+def test_late_rows_of_three_days_are_counted_after_these_days_are_restated(stack: Stack) -> None:
     corrected = Corrected(stack, "late_days", {"late_days": ["distance"]})
     corrected.write()
     days = flights.write_days(stack.folder / f"{corrected.dag_id}_days")
@@ -109,7 +109,7 @@ def test_late_rows_of_three_days_are_in_once_their_days_are_restated(stack: Stac
 
 
 @pytest.mark.long
-def test_a_new_column_and_a_new_table_are_filled_day_by_day(stack: Stack) -> None:
+def test_restating_each_day_fills_a_new_column_and_a_new_table(stack: Stack) -> None:
     corrected = Corrected(stack, "widened", {"widened": ["distance"]})
     corrected.write()
     days = flights.write_days(stack.folder / f"{corrected.dag_id}_days")
@@ -131,7 +131,7 @@ def test_a_new_column_and_a_new_table_are_filled_day_by_day(stack: Stack) -> Non
 
 
 @pytest.mark.long
-def test_a_new_version_of_a_dag_differs_from_the_old_version_until_a_restatement(stack: Stack) -> None:
+def test_diff_reports_that_two_versions_of_a_dag_differ_until_a_restatement_makes_them_equal(stack: Stack) -> None:
     old, new = (Corrected(stack, dag_id, {dag_id: ["distance"]}, "versions") for dag_id in ("version_1", "version_2"))
     bugs = stack.folder / "bugs" / new.dag_id
     bugs.parent.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def test_a_new_version_of_a_dag_differs_from_the_old_version_until_a_restatement
 @pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.timeout(1800)
-def test_thirty_days_are_restated_exactly_while_days_commit_and_processes_are_killed(stack: Stack) -> None:
+def test_restating_thirty_days_is_exact_while_new_days_commit_and_processes_are_killed(stack: Stack) -> None:
     corrected = Corrected(stack, "thirty_days", {"thirty_days": ["distance"]})
     dag, airflow, ledger = corrected.dag_id, stack.airflow, stack.ledger(corrected.dag_id)
     (stack.airflow_dags / f"{dag}.py").write_text(_SCHEDULED)

@@ -36,7 +36,7 @@ def test_the_crash_test_example_has_ten_lines() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
 
 
-def test_the_page_and_the_crash_kit_name_every_failpoint_of_a_run() -> None:
+def test_the_testing_page_and_the_crash_kit_list_every_failpoint_of_a_run() -> None:
     code = "".join(file.read_text() for file in (ROOT / "airflow_tx").rglob("*.py"))
     found = set(re.findall(r'failpoint\(\s*"((?:begin|process|commit)\.\w+)"', code)) | {"spark.batch"}
     assert found == {*_POINTS, *_TASK_POINTS}
@@ -44,7 +44,7 @@ def test_the_page_and_the_crash_kit_name_every_failpoint_of_a_run() -> None:
 
 
 @pytest.mark.long
-def test_a_dag_that_writes_into_a_state_passes_the_crash_test_at_every_failpoint(
+def test_a_dag_that_writes_only_into_states_passes_the_crash_test_at_every_failpoint(
     example: Callable[..., None], tmp_path: Path, zookeeper: LocalZooKeeper
 ) -> None:
     example(tmp_path, zookeeper)

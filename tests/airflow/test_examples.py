@@ -36,7 +36,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {dag_id: dag.fileloc for 
 
 @pytest.mark.lead
 @pytest.mark.worth("every example, as Airflow parses it")
-def test_every_dag_file_parses(tmp_path: Path) -> None:
+def test_airflow_parses_every_dag_file_without_an_error(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     environment.update(AIRFLOW_HOME=str(tmp_path), AIRFLOW__CORE__LOAD_EXAMPLES="False")
     command = [sys.executable, "-c", PARSE, str(ROOT / "dags")]
@@ -103,7 +103,7 @@ def test_each_example_gives_exact_totals(driven: Mapping[str, Future[Example]], 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["trident_words", "words", *sorted(TESTED_BY_THEMSELVES)])
-def test_each_example_gives_exact_totals_from_its_own_command(tmp_path: Path, name: str) -> None:
+def test_each_example_produces_exact_totals_when_its_own_command_runs_it(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "examples", name, "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -30,7 +30,7 @@ def commands(*, zookeeper: int) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_each_command_of_the_first_page_does_what_the_page_says(tmp_path: Path) -> None:
+def test_each_command_of_the_start_page_does_what_the_page_says(tmp_path: Path) -> None:
     api, worker_log, trigger_log, zookeeper = free_ports(4)
     url = f"http://127.0.0.1:{api}"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -31,7 +31,7 @@ def failed(stack: Stack) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", FAILING)
-def test_the_ledger_and_the_log_keep_an_error_with_half_a_surrogate_pair(stack: Stack, what: str) -> None:
+def test_the_ledger_and_the_log_keep_an_error_that_contains_half_of_a_surrogate_pair(stack: Stack, what: str) -> None:
     failed(stack)
     record = stack.ledger(DAG).read(f"coordinator/transactions/{FAILING.index(what) + 1}")
     log = stack.airflow.task_log(DAG, f"r-{what}", "count" if what == "row" else what)
@@ -39,7 +39,7 @@ def test_the_ledger_and_the_log_keep_an_error_with_half_a_surrogate_pair(stack: 
 
 
 @pytest.mark.long
-def test_every_read_of_the_api_answers_about_an_error_with_half_a_surrogate_pair(stack: Stack) -> None:
+def test_every_get_route_of_the_api_answers_if_an_error_contains_half_of_a_surrogate_pair(stack: Stack) -> None:
     failed(stack)
     stack.airflow.call("GET", "dags")  # it is logged in then
     http: httpx.Client = stack.airflow._http
@@ -55,7 +55,7 @@ def test_every_read_of_the_api_answers_about_an_error_with_half_a_surrogate_pair
 
 @pytest.mark.long
 @pytest.mark.parametrize("output", ["table", "json"])
-def test_a_terminal_without_the_character_shows_its_escape(stack: Stack, output: str) -> None:
+def test_a_terminal_that_cannot_print_a_character_shows_its_escape_sequence(stack: Stack, output: str) -> None:
     failed(stack)
     command = [sys.executable, "-m", "airflow", "tx", "show", DAG, "2", "--output", output]
     env = {**stack.airflow.environment, "PYTHONIOENCODING": "latin-1"}

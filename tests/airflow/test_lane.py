@@ -63,7 +63,9 @@ def test_every_row_counts_once_although_the_worker_of_the_lane_is_killed(feed: F
 
 @pytest.mark.long
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="data intervals go by runs in Airflow 3.2")
-def test_the_lane_takes_scheduled_days_and_a_failed_day_becomes_a_run_of_its_dates(feed: Feed, stack: Stack) -> None:
+def test_the_lane_commits_scheduled_days_and_a_failed_day_becomes_a_run_with_its_dates(
+    feed: Feed, stack: Stack
+) -> None:
     airflow, dag = stack.airflow, "laned_days"
     airflow.wait_dag(dag)
     (stack.folder / "laned_marks" / "2013-01-03.fail-once").touch()

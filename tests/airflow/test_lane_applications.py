@@ -31,7 +31,7 @@ def runs(feed: Feed) -> set[str]:
 
 
 @pytest.mark.long
-def test_every_row_counts_once_although_the_worker_is_killed_while_applications_run(feed: Feed) -> None:
+def test_every_row_counts_once_although_the_lane_worker_is_killed_while_applications_run(feed: Feed) -> None:
     feed.add(*[None] * 6)
     feed.committed()
     assert runs(feed) == set()

@@ -10,7 +10,7 @@ from tests.airflow.stack import SIZE, Stack
 
 
 @pytest.mark.long
-def test_an_unreachable_zookeeper_is_named_in_the_log_with_its_connection(stack: Stack) -> None:
+def test_the_log_names_the_connection_of_an_unreachable_zookeeper(stack: Stack) -> None:
     dag, airflow = "zookeeper_away", stack.airflow
     stack.start(dag, "r1")
     airflow.wait_run(dag, "r1", state="failed")
@@ -22,7 +22,7 @@ def test_an_unreachable_zookeeper_is_named_in_the_log_with_its_connection(stack:
 
 
 @pytest.mark.long
-def test_a_transaction_whose_database_was_down_commits_when_the_database_is_back(stack: Stack) -> None:
+def test_a_transaction_whose_database_is_down_commits_after_the_database_returns(stack: Stack) -> None:
     dag, airflow, ledger = "database_away", stack.airflow, stack.ledger("database_away")
     stack.start(dag, "r1")
     airflow.wait_run(dag, "r1", state="failed")
@@ -43,7 +43,7 @@ def test_a_transaction_whose_database_was_down_commits_when_the_database_is_back
 
 
 @pytest.mark.long
-def test_a_missing_spark_connection_is_named_and_no_application_is_submitted(stack: Stack) -> None:
+def test_the_log_names_a_missing_spark_connection_and_no_application_is_submitted(stack: Stack) -> None:
     dag, airflow = "spark_missing", stack.airflow
     stack.start(dag, "r1")
     airflow.wait_run(dag, "r1", state="failed")

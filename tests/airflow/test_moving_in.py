@@ -60,7 +60,9 @@ def totals(shop: Engine, table: str) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.long
-def test_a_cleared_day_counts_twice_in_the_plain_dag_and_once_in_the_transaction(stack: Stack, shop: Engine) -> None:
+def test_a_cleared_day_counts_twice_in_an_ordinary_dag_and_once_in_a_transactional_dag(
+    stack: Stack, shop: Engine
+) -> None:
     dags = [deploy(stack, kind) for kind in ("plain", "transaction")]
     for dag in dags:
         stack.airflow.wait_dag(dag)
@@ -79,7 +81,7 @@ def test_a_cleared_day_counts_twice_in_the_plain_dag_and_once_in_the_transaction
 
 
 @pytest.mark.long
-def test_a_trial_of_the_moved_dag_shows_the_totals_and_writes_nothing(stack: Stack, shop: Engine) -> None:
+def test_a_trial_of_the_migrated_dag_shows_the_totals_and_writes_nothing(stack: Stack, shop: Engine) -> None:
     dag = deploy(stack, "transaction")
     stack.airflow.wait_dag(dag)
     stack.airflow.pause(dag)

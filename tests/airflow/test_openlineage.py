@@ -61,7 +61,7 @@ CHAIN = ("first", "second", "third")
 
 
 @pytest.mark.long
-def test_openlineage_events_of_tasks_name_their_transaction(tmp_path: Path, zookeeper: LocalZooKeeper) -> None:
+def test_the_openlineage_events_of_tasks_name_the_transaction(tmp_path: Path, zookeeper: LocalZooKeeper) -> None:
     if not PACKAGES.is_dir():
         pytest.skip("needs the packages of requirements-openlineage.lock: script/env servers")
     dags, events = tmp_path / "dags", tmp_path / "events"

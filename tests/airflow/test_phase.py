@@ -21,7 +21,7 @@ def assert_counted_once(stack: Stack, numbers: int) -> None:
 
 
 @pytest.mark.long
-def test_everything_after_the_first_committer_runs_in_the_order_of_the_commits(stack: Stack) -> None:
+def test_all_tasks_after_the_first_committer_run_in_the_order_of_the_commits(stack: Stack) -> None:
     airflow, ledger = stack.airflow, stack.ledger(DAG)
     hold = stack.signal()
     stack.start(DAG, "r1", hold=hold)

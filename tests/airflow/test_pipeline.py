@@ -53,12 +53,12 @@ def observed(stack: Stack) -> Observed:
 
 
 @pytest.mark.worth("the story of five overlapping runs that five tests are about")
-def test_a_later_transaction_that_is_ready_first_waits_for_its_turn(stack: Stack) -> None:
+def test_a_later_transaction_that_is_ready_first_waits_until_the_earlier_one_commits(stack: Stack) -> None:
     assert not {"success", "failed"} & set(observed(stack).commits.values()), observed(stack).commits
     assert observed(stack).totals == {}
 
 
-def test_a_fifth_run_waits_in_begin_without_a_txid_at_max_pending_4(stack: Stack) -> None:
+def test_a_fifth_run_waits_in_begin_without_a_txid_if_max_pending_is_4(stack: Stack) -> None:
     assert observed(stack).allocated == 4
     assert observed(stack).fifth["begin"] == "deferred"
     assert observed(stack).fifth["count"] is None
@@ -70,7 +70,7 @@ def test_transactions_are_processed_at_the_same_time(stack: Stack) -> None:
     assert all(other.began < first.processed for other in others[:3])
 
 
-def test_commits_are_in_txid_order_one_at_a_time(stack: Stack) -> None:
+def test_transactions_commit_one_at_a_time_in_txid_order(stack: Stack) -> None:
     assert [entry.txid for entry in observed(stack).history] == [1, 2, 3, 4, 5]
     assert all(before.ended <= after.granted for before, after in pairwise(observed(stack).history))
 

@@ -16,7 +16,7 @@ from tests.airflow.stack import SIZE, Stack, expected
 
 @pytest.mark.long
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="Airflow 3.2 retries it as often as any other one")
-def test_a_task_that_fails_its_batch_is_not_retried_and_the_batch_commits_after_a_clear(stack: Stack) -> None:
+def test_a_task_that_fails_its_batch_is_not_retried_and_a_clear_lets_the_batch_commit(stack: Stack) -> None:
     dag, airflow, bad = "failed_batch", stack.airflow, stack.signal()
     bad.give()
     stack.start(dag, "r1", fail_while=bad)
@@ -41,7 +41,7 @@ def commit_shapes(stack: Stack) -> str:
 
 
 @pytest.mark.worth("every way to hand rows to a committer")
-def test_outputs_of_every_shape_are_committed_without_waiting_for_a_branch_not_taken(stack: Stack) -> None:
+def test_outputs_of_every_kind_are_committed_although_a_branch_was_skipped(stack: Stack) -> None:
     dag = commit_shapes(stack)
     whole = expected(2 * SIZE)
     assert stack.totals("shape_even") == {"even": whole["even"]}
@@ -66,7 +66,7 @@ def test_an_instance_of_a_mapped_task_cleared_after_the_commit_skips_itself(stac
 
 
 @pytest.mark.long
-def test_a_retried_begin_continues_its_attempt_and_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
+def test_a_retried_begin_continues_its_attempt_and_a_cleared_begin_starts_the_next_attempt(stack: Stack) -> None:
     dag, airflow = "begun_twice", stack.airflow
     armed = stack.failpoints.arm("begin.after_allocate", "kill", topology=dag)
     stack.start(dag, "r1")
@@ -85,7 +85,7 @@ def test_a_retried_begin_continues_its_attempt_and_a_cleared_begin_makes_the_nex
 
 
 @pytest.mark.long
-def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
+def test_clearing_a_run_while_its_task_works_starts_the_next_attempt_and_counts_once(stack: Stack) -> None:
     dag, airflow = "begun_again", stack.airflow
     pause = stack.failpoints.arm("process.before_ack", "pause", topology=dag)
     stack.start(dag, "again")
@@ -117,7 +117,7 @@ def test_the_dag_of_the_start_page_counts_each_word_of_each_file_once(stack: Sta
 
 
 @pytest.mark.worth("what a task of a new installation imports is what each run costs")
-def test_a_task_finds_its_modules_and_the_spark_connect_client_already_imported(stack: Stack) -> None:
+def test_a_new_task_process_has_already_imported_its_modules_and_the_spark_connect_client(stack: Stack) -> None:
     stack.start("preloaded", "r1")
     stack.airflow.wait_run("preloaded", "r1")
     found = [

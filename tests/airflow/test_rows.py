@@ -10,7 +10,7 @@ DAG = "rows_read"
 
 
 @pytest.mark.long
-def test_tasks_that_read_only_part_of_the_batch_are_refused_and_exact_after_a_clear(stack: Stack) -> None:
+def test_tasks_that_read_only_a_part_of_the_batch_are_refused_and_a_clear_makes_totals_exact(stack: Stack) -> None:
     airflow, cut_batch, cut_output = stack.airflow, stack.signal(), stack.signal()
     cut_batch.give()
     cut_output.give()

@@ -83,7 +83,7 @@ def publish(rabbit: LocalRabbit, numbers: range) -> None:
     connection.close()
 
 
-def test_every_queue_message_counts_once_although_begin_dies_and_the_broker_restarts(
+def test_every_queue_message_counts_once_although_begin_is_killed_and_the_broker_restarts(
     stack: Stack, rabbit: LocalRabbit
 ) -> None:
     dag, airflow = "queued", stack.airflow
@@ -171,7 +171,7 @@ def test_an_opaque_source_continues_without_a_lost_shard_and_resumes_the_shard_l
     check(stack, dag, "one")
 
 
-def test_executors_look_up_the_values_of_the_state_although_the_driver_dies(
+def test_spark_executors_look_up_values_of_a_state_although_the_driver_is_killed(
     stack: Stack, postgres: LocalPostgres, spark_connect: LocalSparkConnect
 ) -> None:
     dag, airflow, database = "looked_up", stack.airflow, postgres.new_database()

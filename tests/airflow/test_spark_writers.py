@@ -16,7 +16,7 @@ NUMBERS = FILES * NUMBERS_A_FILE
 
 
 @pytest.mark.long
-def test_updates_that_spark_writes_are_counted_once_and_no_log_has_the_password(
+def test_updates_written_by_spark_executors_count_once_and_no_log_contains_the_password(
     stack: Stack, postgres: LocalPostgres, spark_connect: LocalSparkConnect
 ) -> None:
     airflow, database = stack.airflow, postgres.new_database()

@@ -88,7 +88,7 @@ def _end(stack: Stack, run_id: str) -> None:
 
 
 @pytest.mark.long
-def test_every_order_is_counted_once_while_its_database_is_restarted(stack: Stack, shop: LocalPostgres) -> None:
+def test_every_order_is_counted_once_although_the_source_database_restarts(stack: Stack, shop: LocalPostgres) -> None:
     airflow = stack.airflow
     airflow.wait_dag(DAG)
     writers = Writers(shop, threads=6)

@@ -66,7 +66,7 @@ def stale(stack: Stack, *more: str) -> list[Any]:
     return [(each["txid"], each["what"]) for each in json.loads(told.splitlines()[0])]
 
 
-def test_transactions_of_changed_task_code_are_found_stale_and_exact_after_a_restatement(stack: Stack) -> None:
+def test_transactions_of_changed_task_code_are_listed_as_stale_and_a_restatement_corrects_them(stack: Stack) -> None:
     write(stack, TEXT)
     add(stack, 1, 2, 3)
     assert stale(stack) == []

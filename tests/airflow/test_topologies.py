@@ -9,7 +9,7 @@ from tests.airflow.stack import SIZE, Stack
 
 
 @pytest.mark.long
-def test_two_topologies_with_two_roots_count_independently(stack: Stack) -> None:
+def test_two_topologies_under_two_zookeeper_roots_count_independently(stack: Stack) -> None:
     for run_id in ("r1", "r2"):
         for dag in ("left", "right"):
             stack.start(dag, run_id)
@@ -22,7 +22,7 @@ def test_two_topologies_with_two_roots_count_independently(stack: Stack) -> None
 
 
 @pytest.mark.long
-def test_a_second_dag_with_the_name_of_a_topology_is_refused_and_its_log_names_the_owner(stack: Stack) -> None:
+def test_a_dag_that_uses_the_topology_of_another_dag_is_refused_and_its_log_names_the_owner(stack: Stack) -> None:
     stack.commit_runs("owner", "r1")
     stack.start("intruder", "r1")
     stack.airflow.wait_run("intruder", "r1", state="failed")
@@ -37,7 +37,7 @@ def test_a_second_dag_with_the_name_of_a_topology_is_refused_and_its_log_names_t
 
 @pytest.mark.long
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="with the packages of the lock, Airflow 3.2 can test no DAG at all")
-def test_dags_test_changes_no_ledger_and_no_state_and_tasks_test_is_refused(stack: Stack) -> None:
+def test_airflow_dags_test_changes_no_ledger_or_state_and_airflow_tasks_test_is_refused(stack: Stack) -> None:
     airflow = stack.airflow
     stack.commit_runs("tested", "r1")
     before, totals = stack.ledger("tested").tree(), stack.totals("tested")

@@ -33,34 +33,34 @@ DEFECTS = (
     Defect(
         "In a lane over Redis, the commit of one transaction closed the connection over which the next one read its "
         "rows. The next one left the lane and became a run",
-        "test_closing_a_source_in_one_thread_does_not_close_it_in_another",
+        "test_closing_a_source_in_one_thread_does_not_affect_another_thread",
     ),
     Defect(
         "A `SqlSource` on a PostgreSQL behind a broken network waited for its answer for hours, and its coordinator or "
         "`begin` with it. A state gave up after half a minute",
-        "test_a_reader_sets_keepalives_and_timeouts_to_notice_an_unreachable_server",
+        "test_a_reader_sets_keepalives_and_timeouts_to_detect_an_unreachable_server",
     ),
     Defect(
         "Two people asked to skip a transaction, the second one during the first skip: the ledger named the second "
         "person and the receipts of the states the first. `airflow tx verify` reported a finding",
-        "test_a_skip_that_is_requested_twice_has_the_second_person_and_reason_in_its_receipt",
+        "test_the_receipt_of_a_skip_that_is_requested_twice_has_the_second_person_and_reason",
     ),
     Defect(
         "A coordinator with a `linger` shorter than the pause of its trigger was woken for each batch, did not ask the "
         "source, and ended. No transaction was allocated any more. The pause is 5 s for a `SqlSource` on a slow "
         "machine, and 30 s for a source that only a task can ask",
-        "test_a_batch_that_the_trigger_has_found_is_taken_without_waiting_for_the_source",
+        "test_a_batch_that_the_trigger_has_found_is_allocated_without_another_wait_for_the_source",
     ),
     Defect(
         "A person asked to skip a transaction while it was committed to a state that cannot undo, and its committer "
         "died. The skip was refused, but stayed noted. So each clear and each replay by a coordinator was refused, "
         "until a person replayed that transaction by its number",
-        "test_a_refused_skip_is_withdrawn_and_a_clear_replays_the_run",
+        "test_a_refused_skip_is_withdrawn_and_the_cleared_run_is_replayed",
     ),
     Defect(
         "A transaction over a Delta table was to be skipped. Its own `begin`, which its coordinator replayed, and the "
         "committer of the next transaction took the skip from each other in turn, before either could finish",
-        "test_a_process_outranked_during_a_skip_lets_the_other_process_finish",
+        "test_a_process_that_is_outranked_during_a_skip_waits_for_the_other_process_to_finish_it",
     ),
 )
 STUCK = (

@@ -36,12 +36,12 @@ def found(rows: Sequence[Row], numbers: int, readmitted: set[int] | None = None)
     return "\n".join(wrong_rows(rows, set(range(numbers)), counting))
 
 
-def test_the_judge_accepts_numbers_that_are_counted_once_and_in_order() -> None:
+def test_the_judge_accepts_totals_in_which_each_number_counts_once_and_in_order() -> None:
     assert not found(counted([range(10), range(10, 20)]), 20)
     assert not found(counted([range(10, 20), range(10)]), 20, {2})
 
 
-def test_the_judge_finds_numbers_that_are_lost_counted_twice_skipped_or_out_of_order() -> None:
+def test_the_judge_reports_lost_skipped_and_unordered_numbers_and_numbers_counted_twice() -> None:
     rows = counted([range(10), range(10, 20)])
     assert "lost: [20]" in found(rows, 21)
     assert "skipped, and counted: [19]" in found(rows, 19)
@@ -60,7 +60,7 @@ def restated(*, mended: bool = True) -> tuple[list[dict[str, Any]], Counting]:
     return rows, counting
 
 
-def test_the_judge_accepts_a_complete_restatement() -> None:
+def test_the_judge_accepts_totals_after_a_complete_restatement() -> None:
     rows, counting = restated()
     assert not wrong_rows(rows, set(range(20)), counting)
     assert not counting.misbound([{"txid": 2}, {"txid": 3}])
@@ -78,7 +78,7 @@ def test_the_judge_finds_rows_that_a_restatement_should_have_replaced() -> None:
     assert "not what their transaction gave" in "".join(wrong_rows(rows, expected, restated(mended=False)[1]))
 
 
-def test_the_judge_finds_a_run_that_is_bound_to_the_wrong_transaction_of_a_restatement() -> None:
+def test_the_judge_reports_a_run_that_is_bound_to_a_restated_transaction() -> None:
     counting = Counting({1, 2}, {1}, {2: 1})
     assert counting.misbound([{"txid": 3}]) == ["transactions [2] count, and no run is bound to them"]
     assert counting.misbound([{"txid": 1}, {"txid": 2}]) == [
@@ -101,7 +101,7 @@ def test_a_chaos_run_resumes_after_its_last_good_check_and_reports_all_faults(tm
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_rules_that_the_mutant_lacks_are_in_the_product(rule: str) -> None:
+def test_each_rule_that_a_mutant_removes_exists_in_the_product(rule: str) -> None:
     with applied(RULES[rule]()):
         pass
 
@@ -114,7 +114,7 @@ def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1600)
-def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: Path) -> None:
+def test_each_number_counts_once_and_in_order_under_random_faults(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     done = chaos("--without", "Spark", "--faults", "120", "--every", "60", "--record", str(record))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-9000:]
@@ -124,7 +124,7 @@ def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1600)
-def test_the_judge_finds_a_second_grant_that_adds_instead_of_replacing_in_each_store(tmp_path: Path) -> None:
+def test_the_judge_reports_each_store_in_which_a_second_grant_adds_its_rows_again(tmp_path: Path) -> None:
     """A commit that dies between write and mark is done again; with the rule that it then replaces taken out.
 
     Each topology is killed three times, since a skip may take the transaction of one kill away. The table of a lake is
@@ -155,7 +155,7 @@ def test_the_judge_finds_a_second_grant_that_adds_instead_of_replacing_in_each_s
         (STALE, "sums: fire_postgres.sums: transactions that do not count, and are counted"),
     ],
 )
-def test_the_judge_finds_a_wrong_restatement(rule: str, finding: str, tmp_path: Path) -> None:
+def test_the_judge_reports_the_result_of_a_wrong_restatement(rule: str, finding: str, tmp_path: Path) -> None:
     """The run ends at the first rest with a finding: before that, a person may have given up what was restated."""
     record = tmp_path / "run.jsonl"
     small = ("--without", "Spark", "Kafka", "MariaDB", "--faults", "25", "--every", "5")

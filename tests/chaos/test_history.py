@@ -37,7 +37,7 @@ def history(judge: Path, tmp_path_factory: pytest.TempPathFactory) -> History:
     return recorded(tmp_path_factory.mktemp("history"), SECONDS, SEED, shows=is_eventful)
 
 
-def test_the_protocol_allows_the_history_of_killed_stopped_and_cut_off_processes(
+def test_the_protocol_allows_the_recorded_history_of_killed_and_disconnected_processes(
     judge: Path, history: History, tmp_path: Path
 ) -> None:
     assert judged(judge, history, tmp_path / "history.json") == "Ok", history
@@ -52,9 +52,7 @@ def test_the_judge_finds_each_history_that_the_protocol_does_not_allow(
     assert said.startswith("Illegal"), history
 
 
-def test_the_judge_finds_a_history_in_which_a_second_grant_adds_instead_of_replacing(
-    judge: Path, tmp_path: Path
-) -> None:
+def test_the_judge_reports_a_history_in_which_a_second_grant_adds_its_rows_again(judge: Path, tmp_path: Path) -> None:
     history = recorded(tmp_path, SECONDS / 2, SEED, mutant=AGAIN, shows=counted_again)
     assert counted_again(history), history
     assert judged(judge, history, tmp_path / "history.json").startswith("Illegal"), history

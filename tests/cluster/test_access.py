@@ -88,7 +88,7 @@ def refusal(hook: ZooKeeperHook, kind: type[Exception], says: str) -> str:
     return told
 
 
-def test_a_client_with_certificate_and_login_is_let_in(
+def test_a_client_with_a_certificate_and_a_login_can_read_and_write(
     hook: Callable[..., ZooKeeperHook], ensemble: LocalEnsemble, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert hook().test_connection() == (True, f"ZooKeeper answers at {ensemble.hosts}")
@@ -97,7 +97,7 @@ def test_a_client_with_certificate_and_login_is_let_in(
         assert store.get("/here") is not None
 
 
-def test_a_wrong_certificate_authority_is_a_one_line_error_whose_remedy_works(
+def test_a_wrong_certificate_authority_causes_a_one_line_error_whose_remedy_works(
     hook: Callable[..., ZooKeeperHook], strange: Certificates, certificates: Certificates
 ) -> None:
     told = refusal(hook(extra={"ca_file": str(strange.ca)}), NoConnection, "certificate verify failed")
@@ -106,7 +106,7 @@ def test_a_wrong_certificate_authority_is_a_one_line_error_whose_remedy_works(
         assert store.get("/") is not None
 
 
-def test_a_missing_or_untrusted_client_certificate_is_a_one_line_error_whose_remedy_works(
+def test_a_missing_or_untrusted_client_certificate_causes_a_one_line_error_whose_remedy_works(
     hook: Callable[..., ZooKeeperHook], strange: Certificates
 ) -> None:
     wrong = {"cert_file": str(strange.client), "key_file": str(strange.client_key)}
@@ -117,14 +117,14 @@ def test_a_missing_or_untrusted_client_certificate_is_a_one_line_error_whose_rem
         assert store.get("/") is not None
 
 
-def test_a_host_name_that_is_not_in_the_certificate_is_a_one_line_error(
+def test_a_host_name_that_is_not_in_the_certificate_causes_a_one_line_error(
     hook: Callable[..., ZooKeeperHook], ensemble: LocalEnsemble
 ) -> None:
     wrong = hook(host=ensemble.hosts.replace("127.0.0.1", "localhost"))
     refusal(wrong, NoConnection, "name the hosts as the servers' certificate names them")
 
 
-def test_a_client_and_a_port_of_which_only_one_uses_tls_is_a_one_line_error(
+def test_tls_on_only_one_side_of_a_connection_causes_a_one_line_error(
     hook: Callable[..., ZooKeeperHook], zookeeper: LocalZooKeeper
 ) -> None:
     plain = dict.fromkeys(["ca_file", "cert_file", "key_file"])
@@ -133,7 +133,7 @@ def test_a_client_and_a_port_of_which_only_one_uses_tls_is_a_one_line_error(
 
 
 @pytest.mark.parametrize("login", [{"password": "s3cret-but-wrong"}, {"login": "mallory"}])
-def test_a_wrong_login_is_a_one_line_error_at_once(
+def test_a_wrong_login_fails_at_once_with_a_one_line_error(
     hook: Callable[..., ZooKeeperHook], login: Mapping[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = refusal(hook(**login), LoginRefused, f"login {login.get('login', 'ada')!r} was refused")
@@ -141,12 +141,14 @@ def test_a_wrong_login_is_a_one_line_error_at_once(
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
-def test_a_missing_login_or_a_login_of_another_scheme_is_a_one_line_error(hook: Callable[..., ZooKeeperHook]) -> None:
+def test_a_missing_login_or_a_login_of_another_scheme_causes_a_one_line_error(
+    hook: Callable[..., ZooKeeperHook],
+) -> None:
     for fields in ({"login": None, "password": None, "extra": {"auth_scheme": None}}, {"extra": {"auth_scheme": None}}):
         refusal(hook(**fields), LoginRefused, "they require a SASL login")
 
 
-def test_another_login_cannot_read_or_write_the_records_of_a_topology_over_tls(
+def test_another_login_cannot_read_or_write_the_records_of_a_topology_even_over_tls(
     hook: Callable[..., ZooKeeperHook], connection: dict[str, Any], tmp_path: Path, opened: list[Any]
 ) -> None:
     transactions(tmp_path, connection)
@@ -157,7 +159,7 @@ def test_another_login_cannot_read_or_write_the_records_of_a_topology_over_tls(
     closed(owner, eve, {"sasl:ada"})
 
 
-def test_a_stranger_cannot_read_or_write_the_records_of_a_topology(
+def test_a_client_without_a_valid_login_cannot_read_or_write_the_records_of_a_topology(
     zookeeper: LocalZooKeeper, hook: Callable[..., ZooKeeperHook], tmp_path: Path, opened: list[Any]
 ) -> None:
     connection = {"host": zookeeper.hosts, **LOGIN, "extra": {"chroot": "/prod"}}

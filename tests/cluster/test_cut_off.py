@@ -31,7 +31,9 @@ def test_a_committer_cut_off_from_zookeeper_is_refused_after_a_newer_attempt_has
 
 
 @pytest.mark.long
-def test_without_the_fence_check_the_write_of_a_cut_off_committer_counts(world: World, topology: Topology) -> None:
+def test_the_write_of_a_cut_off_committer_is_counted_if_the_fence_check_is_removed(
+    world: World, topology: Topology
+) -> None:
     cut_off_from_zookeeper(world, topology, env={"FIRE_WITHOUT": "fence"})
     assert not topology.exact("1.1", "2.2")
 
@@ -58,7 +60,7 @@ def test_a_newer_grant_undoes_the_late_write_of_a_committer_cut_off_from_zookeep
 
 
 @pytest.mark.long
-def test_the_next_attempt_replaces_the_write_of_a_committer_cut_off_before_its_mark(
+def test_the_next_attempt_replaces_the_write_of_a_committer_cut_off_before_it_ended_the_commit(
     world: World, topology: Topology
 ) -> None:
     old, new = topology.committer(world.near), topology.committer(world.far)
@@ -91,7 +93,7 @@ def test_a_committer_cut_off_from_the_database_fails_and_the_next_attempt_commit
 
 
 @pytest.mark.long
-def test_a_committer_that_was_cut_off_from_the_database_commits_once_the_network_is_back(
+def test_a_committer_cut_off_from_the_database_commits_when_the_network_is_back(
     world: World, topology: Topology
 ) -> None:
     committer = topology.committer(world.near)
@@ -121,7 +123,7 @@ def test_a_process_that_slept_longer_than_its_session_is_outranked_when_it_wakes
     assert topology.exact("1.2")
 
 
-def test_a_committer_whose_host_was_lost_is_outranked_when_the_host_is_back(world: World, topology: Topology) -> None:
+def test_a_committer_on_a_lost_host_is_outranked_when_the_host_returns(world: World, topology: Topology) -> None:
     old, new = topology.committer(world.near), topology.committer(world.far)
     topology.processed(old, "r1")
     armed, answer = topology.paused(old, "r1", "commit.after_acquire")

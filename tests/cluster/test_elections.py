@@ -25,7 +25,7 @@ def recovered(what: str, began: float) -> None:
 
 
 @pytest.mark.parametrize("at", ["before_acquire", "after_acquire", "before_mark"])
-def test_a_commit_during_which_the_zookeeper_leader_dies_is_exact_and_ends_in_the_same_task(
+def test_a_commit_ends_exactly_once_in_the_same_task_although_the_zookeeper_leader_is_killed(
     world: World, topology: Topology, at: str
 ) -> None:
     committer = topology.committer(world.near)
@@ -45,9 +45,7 @@ def test_a_commit_during_which_the_zookeeper_leader_dies_is_exact_and_ends_in_th
 
 @pytest.mark.long
 @pytest.mark.parametrize("at", ["before_acquire", "after_acquire", "before_mark"])
-def test_a_commit_during_which_the_zookeeper_leader_is_cut_off_is_exact(
-    world: World, topology: Topology, at: str
-) -> None:
+def test_a_commit_is_exact_although_the_zookeeper_leader_is_cut_off(world: World, topology: Topology, at: str) -> None:
     committer = topology.committer(world.near)
     topology.processed(committer, "r1")
     armed, answer = topology.paused(committer, "r1", f"commit.{at}")
@@ -65,7 +63,7 @@ def test_a_commit_during_which_the_zookeeper_leader_is_cut_off_is_exact(
 
 
 @pytest.mark.long
-def test_a_worker_that_is_cut_off_from_one_zookeeper_server_continues_with_the_others(
+def test_a_worker_cut_off_from_one_zookeeper_server_continues_with_the_other_servers(
     world: World, topology: Topology
 ) -> None:
     # As by default: one server that is cut off must not use up the time that there is for all.
@@ -84,7 +82,7 @@ def test_a_worker_that_is_cut_off_from_one_zookeeper_server_continues_with_the_o
 
 
 @pytest.mark.long
-def test_no_task_commits_without_a_majority_and_the_same_task_commits_once_it_is_back(
+def test_no_task_commits_without_a_zookeeper_majority_and_the_same_task_commits_afterwards(
     world: World, topology: Topology
 ) -> None:
     committer = topology.committer(world.near)

@@ -36,7 +36,7 @@ def disk() -> Iterator[SmallDisk]:
         yield disk
 
 
-def test_staging_on_a_full_disk_is_refused_and_works_after_space_is_freed(disk: SmallDisk) -> None:
+def test_staging_fails_on_a_full_disk_and_works_after_space_is_freed(disk: SmallDisk) -> None:
     area = StagingArea(str(disk.folder))
     where = area.try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "1"))
     some: Any = [{"word": f"word {number}", "n": number} for number in range(50_000)]
@@ -67,9 +67,7 @@ def databases(disk: SmallDisk, postgres: LocalPostgres) -> Iterator[str]:
         connection.execute(sa.text(f"DROP TABLESPACE {name}"))
 
 
-def test_postgres_on_a_full_disk_fails_the_commit_and_works_after_space_is_freed(
-    disk: SmallDisk, databases: str
-) -> None:
+def test_a_postgres_commit_fails_on_a_full_disk_and_works_after_space_is_freed(disk: SmallDisk, databases: str) -> None:
     write_on_a_full_disk(disk, databases, keys=20_000, says="No space left on device")
 
 
@@ -90,7 +88,7 @@ def write_on_a_full_disk(disk: SmallDisk, url: str, *, keys: int, says: str) -> 
 
 
 @pytest.mark.long
-def test_mariadb_on_a_full_disk_fails_the_commit_and_works_after_space_is_freed() -> None:
+def test_a_mariadb_commit_fails_on_a_full_disk_and_works_after_space_is_freed() -> None:
     with small_disk(400) as disk:
         server = LocalMariaDB()
         server.data_dir, server.log = disk.folder / "mariadb", disk.folder / "mariadb.log"
@@ -98,12 +96,12 @@ def test_mariadb_on_a_full_disk_fails_the_commit_and_works_after_space_is_freed(
             write_on_a_full_disk(disk, server.url(), keys=60_000, says="full")
 
 
-def test_a_sqlite_file_on_a_full_disk_fails_the_commit_and_works_after_space_is_freed(disk: SmallDisk) -> None:
+def test_a_sqlite_commit_fails_on_a_full_disk_and_works_after_space_is_freed(disk: SmallDisk) -> None:
     write_on_a_full_disk(disk, f"sqlite:///{disk.folder}/state.db", keys=20_000, says="disk is full")
 
 
 @pytest.mark.long
-def test_a_single_zookeeper_on_a_full_disk_stops_and_totals_are_exact_after_a_restart(
+def test_totals_are_exact_after_a_single_zookeeper_server_on_a_full_disk_restarts(
     disk: SmallDisk, tmp_path: Path
 ) -> None:
     state = SqlState.from_url(f"sqlite:///{tmp_path}/state.db", table="totals", keys=["key"], values={"n": Sum()})
@@ -160,7 +158,7 @@ def test_two_zookeepers_continue_when_the_disk_of_the_third_is_full(disk: SmallD
             committer.close()
 
 
-def test_a_commit_ends_exactly_once_although_its_database_is_restarted_in_the_middle(
+def test_a_commit_ends_exactly_once_although_its_database_restarts_during_the_commit(
     tmp_path: Path, zookeeper: LocalZooKeeper
 ) -> None:
     failpoints = Failpoints(tmp_path / "failpoints")

@@ -28,7 +28,7 @@ def worker(s3: S3Server, spark_worker: Workers) -> Callable[[Host], Committer]:
 
 
 @pytest.mark.long
-def test_rows_that_spark_writes_by_s3a_are_committed_from_s3(
+def test_rows_that_spark_writes_through_s3a_are_committed_from_s3(
     world: World, topology: Topology, worker: Callable[[Host], Committer], s3: S3Server
 ) -> None:
     counting, committing = worker(world.near), worker(world.far)
@@ -40,7 +40,7 @@ def test_rows_that_spark_writes_by_s3a_are_committed_from_s3(
 
 
 @pytest.mark.long
-def test_each_row_counts_once_although_the_s3_server_dies_in_the_job_and_before_the_commit(
+def test_each_row_counts_once_although_the_s3_server_is_killed_twice(
     world: World,
     topology: Topology,
     worker: Callable[[Host], Committer],

@@ -16,13 +16,15 @@ REFUSED = ("AirflowFailException", "AirflowSkipException", "AirflowRescheduleExc
 
 
 @pytest.mark.long
-def test_batches_are_counted_on_hosts_of_spark(world: World, topology: Topology, spark_worker: Workers) -> None:
+def test_an_application_on_spark_hosts_counts_each_batch(
+    world: World, topology: Topology, spark_worker: Workers
+) -> None:
     committer = spark_worker(world.near)
     assert committer("many", "r1,r2") == []
     assert topology.exact("1.1", "2.1")
 
 
-def test_each_row_counts_once_although_an_executor_host_is_killed_in_the_job(
+def test_each_row_counts_once_although_an_executor_host_is_killed_during_the_job(
     world: World, topology: Topology, spark_worker: Workers, spark_hosts: SparkCluster, spark_job: Callable[..., Job]
 ) -> None:
     committer, lost = spark_worker(world.near), spark_hosts.workers[0]
@@ -35,7 +37,7 @@ def test_each_row_counts_once_although_an_executor_host_is_killed_in_the_job(
 
 
 @pytest.mark.long
-def test_each_row_counts_once_although_an_executor_host_is_cut_off_in_the_job(
+def test_each_row_counts_once_although_an_executor_host_is_cut_off_during_the_job(
     world: World, topology: Topology, spark_worker: Workers, spark_hosts: SparkCluster, spark_job: Callable[..., Job]
 ) -> None:
     committer, lost = spark_worker(world.near, settings=NOTICE_SOON), spark_hosts.workers[0]
@@ -50,7 +52,7 @@ def test_each_row_counts_once_although_an_executor_host_is_cut_off_in_the_job(
     assert topology.exact("1.1", "2.1")
 
 
-def test_a_driver_on_a_lost_host_is_refused_when_it_returns_after_a_retry_elsewhere(
+def test_a_driver_that_returns_from_a_lost_host_is_refused_after_a_retry_on_another_host(
     world: World, topology: Topology, spark_worker: Workers, spark_job: Callable[..., Job]
 ) -> None:
     old, new = spark_worker(world.near), spark_worker(world.far)
@@ -67,7 +69,7 @@ def test_a_driver_on_a_lost_host_is_refused_when_it_returns_after_a_retry_elsewh
 
 
 @pytest.mark.long
-def test_a_driver_on_a_lost_host_is_refused_when_it_returns_after_a_replay(
+def test_a_driver_that_returns_from_a_lost_host_is_refused_after_a_replay(
     world: World, topology: Topology, spark_worker: Workers, spark_job: Callable[..., Job]
 ) -> None:
     old, new = spark_worker(world.near), spark_worker(world.far)

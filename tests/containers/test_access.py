@@ -41,7 +41,9 @@ def ledger(cluster: Cluster) -> None:
     [{"login": None, "password": None}, {"password": "not-the-one"}, {"login": "mallory"}],
     ids=["no login", "wrong password", "another login"],
 )
-def test_a_stranger_cannot_read_or_write_the_ledger(cluster: Cluster, login: Mapping[str, Any]) -> None:
+def test_a_client_without_a_valid_login_cannot_read_or_write_the_ledger(
+    cluster: Cluster, login: Mapping[str, Any]
+) -> None:
     found = try_to_enter(cluster, **login)
     assert "refused" not in found
     assert found["done"] == []
@@ -58,7 +60,7 @@ def test_a_connection_to_an_untrusted_server_is_refused(
     assert reason in try_to_enter(cluster, extra=extra)["refused"]
 
 
-def test_a_request_without_a_signature_reaches_no_object(cluster: Cluster) -> None:
+def test_a_request_without_a_signature_cannot_read_or_write_an_object(cluster: Cluster) -> None:
     assert cluster.inside(HOST, "python", "-c", UNSIGNED).split() == ["403"] * 4
 
 

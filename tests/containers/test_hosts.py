@@ -14,7 +14,7 @@ def test_tasks_of_one_run_on_different_workers_commit_as_one_transaction(cluster
     assert {task["hostname"] for task in tasks if task["task_id"] == "meet"} == set(WORKERS)
 
 
-def test_another_try_commits_the_transaction_of_a_worker_killed_in_its_commit(cluster: Cluster) -> None:
+def test_another_try_commits_the_transaction_of_a_worker_killed_during_the_commit(cluster: Cluster) -> None:
     point = cluster.arm("commit.before_mark", "killed_worker", txid=1)
     begin(cluster, "killed_worker")
     cluster.wait_reached(point)
@@ -24,7 +24,7 @@ def test_another_try_commits_the_transaction_of_a_worker_killed_in_its_commit(cl
     cluster.start(victim)
 
 
-def test_a_worker_that_wakes_in_a_commit_after_its_session_ended_changes_no_total(cluster: Cluster) -> None:
+def test_a_worker_that_resumes_a_commit_after_its_session_expired_changes_no_total(cluster: Cluster) -> None:
     point = cluster.arm("commit.after_acquire", "frozen_worker", txid=1)
     begin(cluster, "frozen_worker")
     cluster.wait_reached(point)
@@ -39,7 +39,7 @@ def test_a_worker_that_wakes_in_a_commit_after_its_session_ended_changes_no_tota
     assert cluster.totals("frozen_worker") == TOTALS
 
 
-def test_a_commit_during_which_the_zookeeper_leader_is_killed_is_not_lost(cluster: Cluster) -> None:
+def test_a_commit_is_not_lost_if_the_zookeeper_leader_is_killed(cluster: Cluster) -> None:
     point = cluster.arm("commit.before_mark", "killed_leader", txid=1)
     begin(cluster, "killed_leader")
     cluster.wait_reached(point)

@@ -12,7 +12,7 @@ SPARK_WORKERS = ("spark-worker-1", "spark-worker-2")
 
 
 @pytest.mark.parametrize("name", ["submitted", "connected"])
-def test_batches_are_counted_on_the_cluster_over_s3(cluster: Cluster, name: str) -> None:
+def test_spark_counts_the_batches_on_the_cluster_through_s3(cluster: Cluster, name: str) -> None:
     point = cluster.arm("commit.after_acquire", name, txid=1)
     begin(cluster, name)
     cluster.wait_reached(point)
@@ -30,7 +30,7 @@ def test_a_python_application_in_cluster_mode_is_refused_by_the_standalone_maste
     assert "Cluster deploy mode is currently not supported for python applications on standalone clusters" in log
 
 
-def test_each_row_counts_once_although_a_spark_worker_is_lost_in_the_job(cluster: Cluster) -> None:
+def test_each_row_counts_once_although_a_spark_worker_is_lost_during_the_job(cluster: Cluster) -> None:
     begin(cluster, "lost_executor")
     wait_at_work(cluster, "lost_executor")
     victim = next(worker for worker in SPARK_WORKERS if waits(cluster, worker))

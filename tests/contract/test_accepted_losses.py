@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_the_next_transaction_begins_behind_the_lost_rows_and_records_the_loss(
+def test_the_next_transaction_begins_after_the_lost_rows_and_records_the_loss(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), kind)
@@ -58,7 +58,7 @@ def test_the_next_transaction_begins_behind_the_lost_rows_and_records_the_loss(
     assert (shown.document.size, shown.document.lost) == ({"rows": 10, "why": "ten of each"}, ["rows 10 to 24 of it"])
 
 
-def test_a_batch_behind_a_loss_keeps_the_end_of_its_predecessor_as_its_base(
+def test_the_base_of_a_batch_after_a_loss_is_the_end_of_the_previous_batch(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), kind)
@@ -71,7 +71,7 @@ def test_a_batch_behind_a_loss_keeps_the_end_of_its_predecessor_as_its_base(
     assert not any(each.stale for each in view.transactions)
 
 
-def test_a_partition_resumes_behind_its_loss_and_other_partitions_at_their_positions(
+def test_one_partition_resumes_after_its_loss_and_the_others_resume_at_their_positions(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     log = Log(a=range(100), b=range(100))
@@ -88,7 +88,7 @@ def test_a_partition_resumes_behind_its_loss_and_other_partitions_at_their_posit
     assert topology.record(2).base == digest({"a": 10, "b": 10})
 
 
-def test_the_next_transaction_with_rows_of_the_partition_records_its_loss(
+def test_the_next_transaction_with_rows_of_the_partition_records_the_loss_of_the_partition(
     each_store: Store, zookeeper_root: str
 ) -> None:
     log = Log(a=range(100), b=range(10))
@@ -103,7 +103,7 @@ def test_the_next_transaction_with_rows_of_the_partition_records_its_loss(
     assert (third.metadata["b"], third.lost) == ([40, 41], ("rows 10 to 39 of b",))
 
 
-def test_an_opaque_replay_is_decided_behind_the_loss(each_store: Store, zookeeper_root: str) -> None:
+def test_an_opaque_replay_takes_the_rows_after_an_accepted_loss(each_store: Store, zookeeper_root: str) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.finish(topology.begin("r1"))
     topology.begin("r2")
@@ -119,7 +119,9 @@ def test_an_opaque_replay_is_decided_behind_the_loss(each_store: Store, zookeepe
     assert topology.begin("r2").metadata == [15, 25]
 
 
-def test_an_opaque_replay_that_finds_no_rows_stays_before_the_loss(each_store: Store, zookeeper_root: str) -> None:
+def test_an_opaque_replay_without_rows_keeps_its_position_before_the_loss(
+    each_store: Store, zookeeper_root: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.finish(topology.begin("r1"))
     topology.begin("r2")
@@ -132,7 +134,9 @@ def test_an_opaque_replay_that_finds_no_rows_stays_before_the_loss(each_store: S
     assert (third.metadata, third.lost) == ([15, 20], ("rows 10 to 14 of it",))
 
 
-def test_a_replay_of_a_transactional_batch_keeps_its_rows_and_its_loss(each_store: Store, zookeeper_root: str) -> None:
+def test_a_replay_of_a_transactional_batch_keeps_its_rows_and_its_recorded_loss(
+    each_store: Store, zookeeper_root: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "transactional")
     topology.finish(topology.begin("r1"))
     topology.log.there[""] = range(25, 1000)
@@ -147,7 +151,9 @@ def test_a_replay_of_a_transactional_batch_keeps_its_rows_and_its_loss(each_stor
     )
 
 
-def test_rows_behind_an_accepted_loss_can_be_lost_in_turn(each_store: Store, zookeeper_root: str, kind: str) -> None:
+def test_a_second_loss_right_after_an_accepted_loss_can_also_be_accepted(
+    each_store: Store, zookeeper_root: str, kind: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), kind)
     topology.finish(topology.begin("r1"))
     topology.log.there[""] = range(25, 1000)
@@ -161,7 +167,7 @@ def test_rows_behind_an_accepted_loss_can_be_lost_in_turn(each_store: Store, zoo
     assert second.lost == ("rows 10 to 24 of it", "rows 25 to 49 of it")
 
 
-def test_a_loss_that_is_accepted_twice_counts_once(each_store: Store, zookeeper_root: str) -> None:
+def test_accepting_the_same_loss_twice_counts_once(each_store: Store, zookeeper_root: str) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.finish(topology.begin("r1"))
     topology.log.there[""] = range(25, 1000)
@@ -175,7 +181,9 @@ def test_a_loss_that_is_accepted_twice_counts_once(each_store: Store, zookeeper_
     assert [(each.position, each.resume_at) for each in losses] == [(10, 25), (25, 50), (10, 50)]
 
 
-def test_losses_that_form_a_circle_are_followed_only_once(each_store: Store, zookeeper_root: str) -> None:
+def test_accepted_losses_that_refer_to_each_other_are_followed_only_once(
+    each_store: Store, zookeeper_root: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.finish(topology.begin("r1"))
     topology.ledger.accept_loss([Loss("", 10, 20, "one"), Loss("", 20, 10, "two")], AUDIT)
@@ -183,7 +191,9 @@ def test_losses_that_form_a_circle_are_followed_only_once(each_store: Store, zoo
     assert (begun.metadata, begun.lost) == ([10, 20], ("one", "two"))
 
 
-def test_a_batch_decided_before_the_loss_was_accepted_is_decided_again(each_store: Store, zookeeper_root: str) -> None:
+def test_a_batch_that_was_decided_before_the_loss_was_accepted_is_decided_again(
+    each_store: Store, zookeeper_root: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "transactional")
     topology.finish(topology.begin("r1"))
 
@@ -204,7 +214,7 @@ def test_a_batch_decided_before_the_loss_was_accepted_is_decided_again(each_stor
     assert (begun.metadata, begun.lost) == ([25, 35], ("rows 10 to 24 of it",))
 
 
-def test_accepting_a_loss_is_refused_if_no_row_is_lost(each_store: Store, zookeeper_root: str) -> None:
+def test_accept_loss_is_refused_if_no_row_is_lost(each_store: Store, zookeeper_root: str) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.begin("r1")
     before = topology.store.get(topology.paths.record)
@@ -214,7 +224,7 @@ def test_accepting_a_loss_is_refused_if_no_row_is_lost(each_store: Store, zookee
     assert topology_view(topology.store, topology.paths).repairs == ()
 
 
-def test_the_repair_record_names_the_person_the_time_and_the_reason_of_an_accepted_loss(
+def test_the_repair_record_of_an_accepted_loss_names_the_person_the_time_and_the_reason(
     each_store: Store, zookeeper_root: str
 ) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
@@ -229,7 +239,7 @@ def test_the_repair_record_names_the_person_the_time_and_the_reason_of_an_accept
     assert (view.record.losses, view.record.accepted) == ([1], {})
 
 
-def test_records_without_the_later_fields_for_sizes_and_losses_can_be_read(
+def test_older_records_without_the_fields_for_sizes_and_losses_can_be_read(
     each_store: Store, zookeeper_root: str
 ) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
@@ -252,7 +262,7 @@ def test_records_without_the_later_fields_for_sizes_and_losses_can_be_read(
     assert topology.begin("r3").metadata == [20, 30]
 
 
-def test_a_loss_is_dropped_once_all_final_positions_are_behind_it(
+def test_an_accepted_loss_is_dropped_once_all_final_positions_are_after_it(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     log = Log(a=range(100), b=range(100))
@@ -278,7 +288,9 @@ def test_a_loss_is_dropped_once_all_final_positions_are_behind_it(
     assert topology_view(topology.store, topology.paths).repairs[0].why == AUDIT.why
 
 
-def test_losses_of_thousands_of_partitions_can_be_accepted_repeatedly(each_store: Store, zookeeper_root: str) -> None:
+def test_losses_of_thousands_of_partitions_can_be_accepted_one_after_another(
+    each_store: Store, zookeeper_root: str
+) -> None:
     names = [f"orders-of-the-whole-shop-{number}" for number in range(3000)]
     log = Log(**{name: range(1000) for name in names})
     topology = Topology(each_store, zookeeper_root, log, "opaque")
@@ -297,7 +309,7 @@ def test_losses_of_thousands_of_partitions_can_be_accepted_repeatedly(each_store
     assert topology_view(topology.store, topology.paths).record.losses == []
 
 
-def test_a_position_stays_unchanged_without_a_matching_loss() -> None:
+def test_the_start_position_of_a_batch_does_not_change_without_a_matching_loss() -> None:
     store, paths = MemoryStore(), Paths("/", "t")
     read = Reader(store)
     none = TopologyRecord("i", "dag", "opaque", 1)
@@ -311,7 +323,7 @@ def test_a_position_stays_unchanged_without_a_matching_loss() -> None:
     assert start_after(read, paths, record, None).position is None
 
 
-def test_a_repair_record_with_losses_round_trips() -> None:
+def test_a_repair_record_with_losses_is_decoded_unchanged() -> None:
     losses = [Loss("a", {"x": [1]}, 5, "r")]
     record = RepairRecord(1, "accept-loss", "ada", "2013-01-01T00:00:00+00:00", "gone", "lost", 1, "op", losses)
     assert decode(RepairRecord, "", encode(record)) == record

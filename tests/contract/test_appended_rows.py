@@ -53,7 +53,7 @@ def orders(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 @pytest.mark.parametrize("many", [1, 200])
 @pytest.mark.parametrize("is_staged", [False, True])
-def test_a_column_with_a_default_that_a_row_lacks_is_refused_however_the_rows_come(
+def test_rows_are_refused_if_only_some_have_a_value_for_a_column_with_a_default(
     tmp_path: Path, many: int, *, is_staged: bool
 ) -> None:
     orders = SqlTable.from_url(f"sqlite:///{tmp_path}/orders.db", table="orders")
@@ -104,7 +104,7 @@ def expected(txid: int, rows: list[dict[str, Any]] = ROWS) -> list[tuple[Any, ..
     return [(txid, row["id"], row["day"]) for row in rows]
 
 
-def test_rows_that_a_task_returns_are_in_the_table_with_their_transaction(orders: Table) -> None:
+def test_the_rows_that_a_task_returns_are_in_the_table_with_their_txid(orders: Table) -> None:
     stage = Stage()
     committed(stage, "r1", append_to(orders))
     assert kept(orders) == expected(1)
@@ -184,7 +184,7 @@ def receipt_of(phase: PhaseRun) -> Receipt:
     return receipt
 
 
-def test_a_commit_phase_appends_the_rows_of_the_last_try_of_its_committer(orders: Table, tmp_path: Path) -> None:
+def test_a_commit_phase_keeps_only_the_rows_of_the_last_try_of_a_cleared_task(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
     phase = phase_of(update(totals), append_to(orders, task="c"))
     phase.work([{"day": "2026-01-01", "n": 4}])
@@ -206,7 +206,7 @@ def test_a_commit_phase_appends_the_rows_of_the_last_try_of_its_committer(orders
         assert own.text == replace(receipt, written={state.name: receipt.written[state.name]}).text
 
 
-def test_a_commit_phase_that_takes_its_turn_again_appends_its_rows_once(orders: Table, tmp_path: Path) -> None:
+def test_a_commit_phase_appends_its_rows_once_although_its_first_task_is_cleared(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
     phase = phase_of(append_to(orders), update(totals, task="c"))
     phase.acquire()
@@ -244,7 +244,7 @@ def findings(stage: Stage, table: Table) -> list[str]:
     return list(verified(ledger_evidence(stage.store, stage.spec.paths), states).findings)
 
 
-def test_rows_that_a_person_deleted_are_a_finding_until_the_deletion_is_accepted(orders: Table) -> None:
+def test_rows_that_a_person_deleted_are_a_finding_until_a_person_accepts_the_deletion(orders: Table) -> None:
     stage = Stage()
     for run_id in ("r1", "r2"):
         committed(stage, run_id, append_to(orders))

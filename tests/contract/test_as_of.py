@@ -240,7 +240,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "database", "story"), _cases())
-def test_a_query_reads_the_values_as_of_its_transaction_despite_later_transactions(
+def test_a_query_returns_the_values_as_of_a_transaction_despite_later_transactions(
     kind: Make, story: Story, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -255,7 +255,7 @@ def test_a_query_reads_the_values_as_of_its_transaction_despite_later_transactio
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table, lake))
-def test_rows_of_a_table_are_read_as_of_an_older_transaction(
+def test_rows_of_a_table_can_be_read_as_of_an_older_transaction(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -264,7 +264,7 @@ def test_rows_of_a_table_are_read_as_of_an_older_transaction(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(opaque))
-def test_values_can_be_read_as_of_the_last_two_transactions_only(
+def test_an_opaque_state_can_be_read_only_as_of_its_last_two_transactions(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -278,7 +278,7 @@ def test_values_can_be_read_as_of_the_last_two_transactions_only(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(opaque))
-def test_a_value_that_a_person_changed_after_an_undone_transaction_is_read(
+def test_a_value_that_a_person_changed_after_a_transaction_was_undone_is_read(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -289,7 +289,7 @@ def test_a_value_that_a_person_changed_after_an_undone_transaction_is_read(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
-def test_an_as_of_read_is_refused_and_names_the_restatement_that_removed_its_rows(
+def test_an_as_of_read_is_refused_if_a_restatement_has_removed_the_rows(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -311,7 +311,7 @@ def test_an_as_of_read_is_refused_and_names_the_restatement_that_removed_its_row
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
-def test_a_printed_query_returns_no_rows_once_a_restatement_begins(
+def test_a_query_printed_earlier_returns_no_rows_after_a_restatement_begins(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -323,7 +323,7 @@ def test_a_printed_query_returns_no_rows_once_a_restatement_begins(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
-def test_a_restatement_of_an_earlier_ledger_does_not_affect_current_rows(
+def test_a_restatement_in_an_earlier_ledger_does_not_affect_the_current_rows(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     earlier = begun(kind, url, tmp_path, grants)
@@ -354,7 +354,7 @@ def test_rows_without_a_txid_are_read_as_of_every_transaction(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(transactional, guard))
-def test_a_state_without_earlier_values_names_the_commit_that_must_end_before_it_is_readable(
+def test_an_as_of_read_of_a_state_without_earlier_values_names_the_commit_that_must_end_first(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -367,7 +367,7 @@ def test_a_state_without_earlier_values_names_the_commit_that_must_end_before_it
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(opaque, table))
-def test_a_reader_beside_a_writer_reads_final_values_or_no_rows(
+def test_a_reader_beside_a_writer_reads_only_final_values_or_no_rows(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -393,7 +393,9 @@ def test_a_reader_beside_a_writer_reads_final_values_or_no_rows(
     assert read_at(reader, 19, final[-1]) == AS_OF_2 + 34
 
 
-def test_an_as_of_read_is_refused_if_the_log_of_the_lake_begins_later(tmp_path: Path, grants: Grants) -> None:
+def test_an_as_of_read_is_refused_if_the_log_of_the_lake_table_begins_after_the_transaction(
+    tmp_path: Path, grants: Grants
+) -> None:
     store = begun(lake, "", tmp_path, grants)
     uri = store.state.name.removeprefix("delta.")
     deltalake.DeltaTable(uri).create_checkpoint()
@@ -407,7 +409,7 @@ def test_an_as_of_read_is_refused_if_the_log_of_the_lake_begins_later(tmp_path: 
         store.state.at(1, 2)
 
 
-def test_versions_of_an_earlier_ledger_do_not_affect_reads_of_a_released_lake_table(
+def test_versions_of_an_earlier_ledger_do_not_affect_as_of_reads_of_a_released_lake_table(
     tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(lake, "", tmp_path, grants)
@@ -417,7 +419,7 @@ def test_versions_of_an_earlier_ledger_do_not_affect_reads_of_a_released_lake_ta
     assert [read_at(store, txid, 5) for txid in (3, 5)] == [AS_OF_2 + 10, AS_OF_2 + 110]
 
 
-def test_a_restored_lake_table_is_read_as_of_its_newest_transaction_with_that_txid(
+def test_an_as_of_read_of_a_restored_lake_table_uses_the_newest_transaction_with_the_txid(
     tmp_path: Path, grants: Grants
 ) -> None:
     store = lake("", tmp_path)
@@ -434,7 +436,7 @@ def test_a_restored_lake_table_is_read_as_of_its_newest_transaction_with_that_tx
     assert [read_at(store, txid, 3) for txid in (1, 2, 3)] == [AS_OF_1, AS_OF_1 + 10, AS_OF_1 + 20]
 
 
-def test_a_state_without_a_query_is_readable_until_the_next_transaction_raises_its_fence(grants: Grants) -> None:
+def test_a_memory_state_is_readable_as_of_a_transaction_until_the_next_one_raises_the_fence(grants: Grants) -> None:
     state = MemoryState(values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
     assert state.at(1, 1) == ""

@@ -22,7 +22,7 @@ class Tail(Log):
         return Batch({name: [starts[name], end] for name, end in ends.items()}, ends, start=begins) if ends else None
 
 
-def test_a_replay_of_the_first_transaction_begins_at_the_same_position(each_store: Store, zookeeper_root: str) -> None:
+def test_a_replay_of_the_first_transaction_begins_at_the_first_position(each_store: Store, zookeeper_root: str) -> None:
     log = Tail(a=range(3))
     topology = Topology(each_store, zookeeper_root, log, "opaque")
     assert topology.begin("r1").position == {"a": 3}
@@ -34,7 +34,7 @@ def test_a_replay_of_the_first_transaction_begins_at_the_same_position(each_stor
     assert log.asked == [None, {"a": 3}, {"a": 3}]
 
 
-def test_a_replay_that_has_no_rows_keeps_the_beginning(each_store: Store, zookeeper_root: str) -> None:
+def test_a_replay_without_rows_keeps_the_first_position(each_store: Store, zookeeper_root: str) -> None:
     log = Tail(a=range(3))
     topology = Topology(each_store, zookeeper_root, log, "opaque")
     topology.begin("r1")
@@ -45,7 +45,7 @@ def test_a_replay_that_has_no_rows_keeps_the_beginning(each_store: Store, zookee
     assert topology.begin("r2").metadata == {"a": [3, 7]}
 
 
-def test_the_beginning_of_an_added_partition_is_decided_once(each_store: Store, zookeeper_root: str) -> None:
+def test_the_first_position_of_an_added_partition_is_decided_once(each_store: Store, zookeeper_root: str) -> None:
     log = Tail(a=range(3))
     topology = Topology(each_store, zookeeper_root, log, "opaque")
     topology.finish(topology.begin("r1"))

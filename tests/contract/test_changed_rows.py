@@ -78,7 +78,7 @@ class Files(Pipeline):
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_replay_after_a_noted_change_takes_current_rows_and_keeps_its_end(
+def test_a_replay_for_changed_rows_takes_the_current_rows_and_keeps_its_end_position(
     each_store: Store, zookeeper_root: str, *, partitioned: bool
 ) -> None:
     files = Files(each_store, zookeeper_root, partitioned=partitioned)
@@ -103,7 +103,9 @@ def test_a_replay_after_a_noted_change_takes_current_rows_and_keeps_its_end(
     assert shown.why == "the file is mended"
 
 
-def test_a_commit_is_refused_while_its_rows_wait_to_be_decided_again(each_store: Store, zookeeper_root: str) -> None:
+def test_a_commit_is_refused_while_a_person_wants_its_rows_decided_again(
+    each_store: Store, zookeeper_root: str
+) -> None:
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
@@ -116,7 +118,7 @@ def test_a_commit_is_refused_while_its_rows_wait_to_be_decided_again(each_store:
         files.ledger.run(commit.acquire, request)
 
 
-def test_rows_can_be_decided_again_if_the_state_can_undo_them_and_the_old_grant_is_outranked(
+def test_a_replay_for_changed_rows_outranks_the_old_grant_if_the_state_can_undo_the_rows(
     each_store: Store, zookeeper_root: str
 ) -> None:
     files = Files(each_store, zookeeper_root)
@@ -129,7 +131,7 @@ def test_rows_can_be_decided_again_if_the_state_can_undo_them_and_the_old_grant_
 
 
 @pytest.mark.parametrize("states", [{STATE: False}, {}])
-def test_rows_that_may_be_in_a_state_without_undo_cannot_be_decided_again(
+def test_a_replay_for_changed_rows_is_refused_if_a_state_without_undo_may_hold_the_rows(
     each_store: Store, zookeeper_root: str, states: dict[str, bool]
 ) -> None:
     files = Files(each_store, zookeeper_root)
@@ -139,7 +141,9 @@ def test_rows_that_may_be_in_a_state_without_undo_cannot_be_decided_again(
     assert files.record(1).changed == []
 
 
-def test_a_readmitted_batch_takes_the_current_rows_after_a_noted_change(each_store: Store, zookeeper_root: str) -> None:
+def test_a_readmitted_batch_takes_the_current_rows_after_a_person_notes_that_rows_changed(
+    each_store: Store, zookeeper_root: str
+) -> None:
     files = Files(each_store, zookeeper_root)
     files.contents[1] = "bad"
     files.begin("r1")
@@ -156,7 +160,9 @@ def test_a_readmitted_batch_takes_the_current_rows_after_a_noted_change(each_sto
     assert (files.begin("r1").metadata, files.begin("r3").metadata) == ([1, "changed again"], [3, "good"])
 
 
-def test_a_transaction_that_waits_for_its_skip_does_not_ask_the_source(each_store: Store, zookeeper_root: str) -> None:
+def test_a_transaction_with_a_noted_skip_keeps_its_rows_although_a_change_of_rows_is_noted(
+    each_store: Store, zookeeper_root: str
+) -> None:
     files = Files(each_store, zookeeper_root)
     files.begin("r1")
     files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
@@ -165,7 +171,9 @@ def test_a_transaction_that_waits_for_its_skip_does_not_ask_the_source(each_stor
     assert files.begin("r1").metadata == [1, "good"]
 
 
-def test_an_opaque_replay_takes_current_rows_after_a_noted_change(each_store: Store, zookeeper_root: str) -> None:
+def test_an_opaque_replay_takes_the_current_rows_after_a_person_notes_that_rows_changed(
+    each_store: Store, zookeeper_root: str
+) -> None:
     files = Files(each_store, zookeeper_root, "opaque")
     files.begin("r1")
     files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
@@ -174,7 +182,7 @@ def test_an_opaque_replay_takes_current_rows_after_a_noted_change(each_store: St
     assert [each.attempt for each in files.record(1).changed] == [1]
 
 
-def test_a_change_of_rows_is_noted_once_and_never_for_a_final_transaction(
+def test_a_change_of_rows_is_recorded_once_and_refused_for_a_final_transaction(
     each_store: Store, zookeeper_root: str
 ) -> None:
     files = Files(each_store, zookeeper_root)

@@ -69,7 +69,7 @@ def ids(found: pa.Table) -> list[int]:
 # --- counts -------------------------------------------------------------------------------------------------------
 
 
-def test_the_rows_of_each_transaction_are_counted_in_one_reading(filled: Filled) -> None:
+def test_the_rows_of_all_requested_transactions_are_counted_in_one_call(filled: Filled) -> None:
     filled.commit(1, rows(1, 2, 3))
     filled.commit(2, [])
     filled.commit(3, rows(4))
@@ -87,7 +87,7 @@ def test_a_missing_table_has_no_rows(filled: Filled) -> None:
     assert filled.table.row_types(upstream_txid=True) == {"upstream_txid": pa.int64()}
 
 
-def test_a_table_has_the_incarnation_of_the_ledger_that_raised_its_fence(filled: Filled) -> None:
+def test_a_table_returns_the_incarnation_of_the_ledger_that_raised_its_fence(filled: Filled) -> None:
     assert filled.table.incarnation() is None
     filled.commit(1, rows(1))
     assert filled.table.incarnation() == filled.grants.incarnation
@@ -111,7 +111,7 @@ def test_a_hundred_transactions_are_counted_and_read_in_one_call(filled: Filled)
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def test_reading_transactions_returns_only_their_rows_without_columns_of_the_package(filled: Filled) -> None:
+def test_reading_transactions_returns_only_their_rows_and_no_column_of_the_package(filled: Filled) -> None:
     for txid, numbers in enumerate(((3, 2, 1), (4,), (6, 5)), 1):
         filled.commit(txid, rows(*numbers))
     found = filled.read(3, 1)
@@ -122,7 +122,7 @@ def test_reading_transactions_returns_only_their_rows_without_columns_of_the_pac
     assert filled.read().num_rows == filled.read(0, -1, 9).num_rows == 0
 
 
-def test_the_txid_is_a_column_on_demand(filled: Filled) -> None:
+def test_the_txid_of_each_row_can_be_read_as_a_column(filled: Filled) -> None:
     filled.commit(1, rows(1, 2))
     filled.commit(2, rows(3))
     found = filled.read(1, 2, upstream_txid=True)
@@ -161,7 +161,7 @@ def test_the_rows_of_a_released_topology_are_never_read(filled: Filled) -> None:
         assert ids(filled.read(*txids)) == [3]
 
 
-def test_a_transaction_without_rows_has_the_types_of_the_table(filled: Filled) -> None:
+def test_reading_a_transaction_without_rows_returns_the_column_types_of_the_table(filled: Filled) -> None:
     filled.commit(1, rows(1))
     filled.commit(2, [])
     found = filled.read(2)
@@ -169,7 +169,7 @@ def test_a_transaction_without_rows_has_the_types_of_the_table(filled: Filled) -
     assert dict(zip(found.schema.names, found.schema.types, strict=True)) == filled.table.row_types()
 
 
-def test_a_snapshot_that_was_counted_is_read_despite_later_commits(filled: Filled) -> None:
+def test_a_counted_snapshot_can_be_read_after_later_commits_if_the_store_has_snapshots(filled: Filled) -> None:
     filled.commit(1, rows(1, 2))
     counts = filled.table.counts([1])
     is_kept = counts.snapshot is not None
@@ -210,14 +210,14 @@ def test_a_large_batch_is_read_in_bounded_memory(filled: Filled) -> None:
     assert megabytes < 130
 
 
-def test_a_table_names_its_place_and_its_connection(filled: Filled, tmp_path: Path) -> None:
+def test_a_table_returns_its_openlineage_dataset_and_its_connections(filled: Filled, tmp_path: Path) -> None:
     found = filled.table.dataset()
     scheme = {"sqlite": "sqlite", "postgres": "postgres", "delta": "file", "partitioned": "file", "s3": "s3"}
     assert found.namespace.partition("://")[0] == scheme.get(filled.kind, "mysql")
     assert filled.table.connections() == {}
 
 
-def test_a_table_made_from_a_connection_names_this_connection() -> None:
+def test_a_table_that_uses_an_airflow_connection_reports_the_connection() -> None:
     assert SqlTable("warehouse", table="orders").connections() == {"warehouse": "postgres"}
     lake = DeltaTable("s3://lake/bronze/orders", conn_id="aws_lake")
     assert lake.connections() == {"aws_lake": "aws"}
@@ -259,7 +259,7 @@ def test_each_value_is_read_with_its_type(filled: Filled) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", *SERVERS[:2], pytest.param("mysql", marks=pytest.mark.long)])
-def test_a_number_beyond_the_decimals_of_spark_is_refused(
+def test_a_number_that_does_not_fit_a_spark_decimal_is_refused(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     filled = opened(request, kind, tmp_path)
@@ -270,7 +270,7 @@ def test_a_number_beyond_the_decimals_of_spark_is_refused(
         filled.read(1)
 
 
-def test_rejected_rows_are_read_with_their_own_columns(filled: Filled) -> None:
+def test_rejected_rows_are_read_with_the_columns_of_rejected_rows(filled: Filled) -> None:
     given = [dict.fromkeys(REJECTED_COLUMNS, "x") | {"part": "a"}]
     filled.commit(1, given)
     assert filled.read(1).to_pylist() == given
@@ -309,7 +309,9 @@ def test_a_table_without_row_numbers_returns_only_rows_of_its_transactions(
     assert counts.rows == {1: 2, 2: 1}
 
 
-def test_columns_that_the_database_fills_are_read(postgres: LocalPostgres, run: Callable[[str, str], None]) -> None:
+def test_a_column_that_the_database_fills_itself_is_read(
+    postgres: LocalPostgres, run: Callable[[str, str], None]
+) -> None:
     name = f"t{uuid.uuid4().hex[:8]}"
     own = "key uuid DEFAULT '00000000-0000-0000-0000-000000000001', n numeric(5,2) DEFAULT 1.5, j jsonb DEFAULT '[1]'"
     own += ", twice bigint GENERATED ALWAYS AS (id * 2) STORED, s smallint DEFAULT 7, v interval DEFAULT '1 day 02:00'"
@@ -327,7 +329,7 @@ def test_columns_that_the_database_fills_are_read(postgres: LocalPostgres, run: 
         filled.read(1)
 
 
-def test_a_sqlite_column_without_a_known_type_is_refused(tmp_path: Path, run: Callable[[str, str], None]) -> None:
+def test_a_sqlite_column_without_an_exact_type_is_refused(tmp_path: Path, run: Callable[[str, str], None]) -> None:
     url = f"sqlite:///{tmp_path}/own.db"
     run(url, "CREATE TABLE own (tx_txid BIGINT PRIMARY KEY, id BIGINT, n NUMERIC)")
     with pytest.raises(
@@ -336,13 +338,15 @@ def test_a_sqlite_column_without_a_known_type_is_refused(tmp_path: Path, run: Ca
         SqlTable.from_url(url, table="own").row_types()
 
 
-def test_a_table_without_txids_is_refused(tmp_path: Path, run: Callable[[str, str], None]) -> None:
+def test_a_table_without_a_txid_column_is_refused(tmp_path: Path, run: Callable[[str, str], None]) -> None:
     run(f"sqlite:///{tmp_path}/own.db", "CREATE TABLE own (id BIGINT)")
     with pytest.raises(StateDiffers, match="table own has no column tx_txid"):
         SqlTable.from_url(f"sqlite:///{tmp_path}/own.db", table="own").counts([1])
 
 
-def test_declared_types_are_known_before_the_first_rows(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_declared_column_types_are_known_before_the_first_row_is_written(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     filled = opened(request, "sqlite", tmp_path)
     table = filled.reopen(types={"id": "bigint", "n": "numeric"})
     assert table.row_types(upstream_txid=True) == {
@@ -350,7 +354,7 @@ def test_declared_types_are_known_before_the_first_rows(request: pytest.FixtureR
     }  # fmt: skip
 
 
-def test_an_unreachable_database_is_a_one_line_error_without_the_password() -> None:
+def test_an_unreachable_database_causes_a_one_line_error_without_the_password() -> None:
     table = SqlTable.from_url("postgresql+psycopg2://nobody:sesame@127.0.0.1:1/x", table="orders")
     with pytest.raises(TxError, match="cannot be reached") as refused:
         table.counts([1])
@@ -372,7 +376,7 @@ def uri_of(filled: Filled) -> str:
     return table.uri
 
 
-def test_files_of_several_transactions_are_counted_and_read_by_their_column(lake: Filled) -> None:
+def test_rows_of_several_transactions_in_one_compacted_file_are_counted_and_read_by_txid(lake: Filled) -> None:
     for txid in (1, 2, 3, 4):
         lake.commit(txid, rows(*range(10 * txid, 10 * txid + txid)))
     held = lake.table.counts([1, 2, 3, 4])
@@ -388,13 +392,13 @@ def test_files_of_several_transactions_are_counted_and_read_by_their_column(lake
     assert ids(lake.read(1, 2, 3, 4, 5)) == [10, 30, 31, 32, 40, 41, 42, 43, 90]
 
 
-def test_a_column_that_came_later_is_null_in_earlier_rows(lake: Filled) -> None:
+def test_a_column_that_was_added_later_is_null_in_earlier_rows(lake: Filled) -> None:
     lake.commit(1, rows(1))
     lake.commit(2, [{"id": 2, "part": "a", "note": "new"}])
     assert sorted(lake.read(1, 2).column("note").to_pylist(), key=str) == [None, "new"]
 
 
-def test_rows_whose_txid_was_removed_are_not_read_and_changed_values_are_read(lake: Filled) -> None:
+def test_rows_whose_txid_was_removed_are_not_read_and_rows_whose_values_were_changed_are_read(lake: Filled) -> None:
     lake.commit(1, rows(1, 2, 3))
     table = deltalake.DeltaTable(uri_of(lake))
     table.update({"part": "'p9'"}, predicate="id = 2")
@@ -406,7 +410,7 @@ def test_rows_whose_txid_was_removed_are_not_read_and_changed_values_are_read(la
     ]
 
 
-def test_row_groups_without_these_transactions_are_left_out(lake: Filled) -> None:
+def test_row_groups_without_requested_transactions_are_not_read(lake: Filled) -> None:
     for txid in (1, 2, 3):
         lake.commit(txid, [{"id": number, "part": "a"} for number in range(txid * 100, txid * 100 + 50)])
     properties = deltalake.WriterProperties(max_row_group_size=50)
@@ -415,7 +419,7 @@ def test_row_groups_without_these_transactions_are_left_out(lake: Filled) -> Non
     assert ids(lake.read(2)) == list(range(200, 250))
 
 
-def test_a_table_with_deletion_vectors_is_refused_with_the_purge_statement(lake: Filled) -> None:
+def test_a_table_with_deletion_vectors_is_refused_with_the_statement_that_purges_them(lake: Filled) -> None:
     lake.commit(1, rows(1))
     deltalake.DeltaTable(uri_of(lake)).alter.set_table_properties(
         {"delta.enableDeletionVectors": "true"}, raise_if_not_exists=False
@@ -442,7 +446,7 @@ def same(frame: Any, arrow: pa.Table) -> None:
 
 
 @pytest.mark.spark
-def test_spark_reads_the_same_rows_and_types(spark: SparkSession, in_spark: Filled) -> None:
+def test_spark_reads_the_same_rows_and_types_as_python(spark: SparkSession, in_spark: Filled) -> None:
     in_spark.commit(1, rows_of(columns_of(in_spark)))
     in_spark.commit(2, [{**row, "id": row["id"] + 100, "part": "a b%2F+é"} for row in rows_of(columns_of(in_spark))])
     in_spark.commit(3, [{**rows_of(columns_of(in_spark))[0], "id": 999, "part": None}])
@@ -455,7 +459,7 @@ def test_spark_reads_the_same_rows_and_types(spark: SparkSession, in_spark: Fill
 
 
 @pytest.mark.spark
-def test_spark_reads_no_rows_with_the_types_of_the_table(spark: SparkSession, in_spark: Filled) -> None:
+def test_spark_reads_zero_rows_with_the_column_types_of_the_table(spark: SparkSession, in_spark: Filled) -> None:
     assert in_spark.frame(spark, [1]).collect() == []
     in_spark.commit(1, rows(1))
     in_spark.commit(2, [])
@@ -464,7 +468,7 @@ def test_spark_reads_no_rows_with_the_types_of_the_table(spark: SparkSession, in
 
 
 @pytest.mark.spark
-def test_spark_reads_the_snapshot_that_was_counted(spark: SparkSession, in_spark: Filled) -> None:
+def test_spark_reads_the_snapshot_in_which_rows_were_counted(spark: SparkSession, in_spark: Filled) -> None:
     in_spark.commit(1, rows(1, 2))
     counts = in_spark.table.counts([1])
     in_spark.commit(2, rows(7), restates=1)
@@ -488,7 +492,7 @@ def test_spark_reads_large_transactions_in_several_partitions_and_small_ones_in_
 
 
 @pytest.mark.spark
-def test_spark_reads_files_of_several_transactions(spark: SparkSession, lake: Filled) -> None:
+def test_spark_reads_rows_of_several_transactions_from_one_compacted_file(spark: SparkSession, lake: Filled) -> None:
     for txid in (1, 2, 3):
         lake.commit(txid, rows(*range(10 * txid, 10 * txid + 2)))
     lake.commit(4, [{"id": 40, "part": "p0", "note": "new"}])
@@ -497,7 +501,9 @@ def test_spark_reads_files_of_several_transactions(spark: SparkSession, lake: Fi
 
 
 @pytest.mark.spark
-def test_the_values_of_partition_columns_have_their_types_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_the_values_of_partition_columns_with_their_declared_types(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     values = {"b": True, "d": dt.date(2026, 1, 2), "n": Decimal("1.50"), "i": -(2**63), "t": "a/b=c%20 é'\""}
     filled = Filled("delta", lambda: DeltaTable(tmp_path / "t", partition_by=list(values)))
     filled.commit(1, [{"id": 1, **values}, {"id": 2, **dict.fromkeys(values)}])
@@ -509,7 +515,7 @@ def test_the_values_of_partition_columns_have_their_types_in_spark(spark: SparkS
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_server_of_spark_reads_the_same_rows(lake: Filled, spark_connect: LocalSparkConnect) -> None:
+def test_a_spark_connect_server_reads_the_same_rows_as_python(lake: Filled, spark_connect: LocalSparkConnect) -> None:
     lake.commit(1, rows(1, 2, 3))
     lake.commit(2, rows(4))
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="committed", server="test") as connected:
@@ -531,7 +537,9 @@ def test_spark_refuses_a_value_with_the_same_message_as_python(spark: SparkSessi
 
 
 @pytest.mark.spark
-def test_spark_does_not_read_sqlite(spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_sqlite_table_cannot_be_read_in_spark(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     filled = opened(request, "sqlite", tmp_path)
     filled.commit(1, rows(1))
     with pytest.raises(ConfigError, match="under Spark = 'sqlite' cannot be used. Read it in a Python task") as refused:
@@ -539,7 +547,7 @@ def test_spark_does_not_read_sqlite(spark: SparkSession, request: pytest.Fixture
     assert "\n" not in str(refused.value)
 
 
-def test_a_table_can_be_recreated_from_its_described_arguments() -> None:
+def test_a_table_can_be_recreated_from_its_serialized_arguments() -> None:
     for table in (
         SqlTable("warehouse", table="orders", types={"n": "text"}),
         DeltaTable("/lake/x", partition_by=["a"]),

@@ -125,7 +125,7 @@ def test_states_at_different_positions_cannot_be_compared_now(make: MakeNamed, o
         compared(first, second)
 
 
-def test_a_state_in_the_middle_of_a_transaction_cannot_be_compared_now(make: MakeNamed, other: MakeNamed) -> None:
+def test_a_state_that_has_an_incomplete_transaction_cannot_be_compared_now(make: MakeNamed, other: MakeNamed) -> None:
     first, ledger = _filled(other("old"), _counted(a=1)), _Ledger(make("new"))
     with pytest.raises(NotComparableNow, match="no transaction has been committed to"):
         compared(first, ledger.state)
@@ -135,7 +135,7 @@ def test_a_state_in_the_middle_of_a_transaction_cannot_be_compared_now(make: Mak
 
 
 @pytest.mark.parametrize("store", ["postgres", "mariadb"])
-def test_a_store_with_snapshots_is_read_at_the_moment_of_its_fence(
+def test_a_store_with_snapshots_is_read_in_one_snapshot_while_later_commits_end(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     ledger = _Ledger(_maker(store, request, tmp_path)("old"))
@@ -163,7 +163,7 @@ def test_a_commit_to_sqlite_waits_for_an_open_reading(other: MakeNamed) -> None:
 
 @pytest.mark.parametrize("store", ["redis", "memory"])
 @pytest.mark.parametrize("commits", [2, 3])
-def test_a_store_without_snapshots_is_read_again_up_to_three_times(
+def test_a_store_without_snapshots_is_read_up_to_three_times_if_commits_change_it(
     store: str, commits: int, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = _maker(store, request, tmp_path)
@@ -185,7 +185,7 @@ def test_a_store_without_snapshots_is_read_again_up_to_three_times(
             compared(first, ledger.state)
 
 
-def test_keys_of_every_type_are_the_same_keys_in_every_store(make: MakeNamed, other: MakeNamed) -> None:
+def test_equal_keys_of_every_type_match_between_any_two_stores(make: MakeNamed, other: MakeNamed) -> None:
     moment = dt.datetime(2013, 1, 1, 5, 15, 0, 1)
     keys: dict[str, Any] = {
         "i": -7,
@@ -206,7 +206,7 @@ def test_keys_of_every_type_are_the_same_keys_in_every_store(make: MakeNamed, ot
     assert _counts(compared(_filled(make("forwards", **given), rows), _filled(backwards, rows))) == (2, 0, 0, 0)
 
 
-def test_states_of_one_row_and_of_no_row_can_be_compared(make: MakeNamed, other: MakeNamed) -> None:
+def test_states_without_key_columns_can_be_compared_with_one_row_or_none(make: MakeNamed, other: MakeNamed) -> None:
     given = {"keys": [], "values": {"n": Sum(), "mean": Avg()}}
     first = _filled(make("old", **given), [{"n": 1, "mean": 2.0}])
     found = compared(first, _filled(other("new", **given), [{"n": 2, "mean": 2.0}]))
@@ -236,7 +236,7 @@ def test_the_tolerance_is_relative_and_applies_to_doubles_only() -> None:
     assert (found.first, found.second) == ({"n": 10**15}, {"n": 10**15 + 1})
 
 
-def test_a_column_that_only_one_state_has_is_not_compared_and_is_named() -> None:
+def test_a_column_that_only_one_state_has_is_reported_and_not_compared() -> None:
     first = _memory("old", [{"key": "a", "n": 1, "gone": 2}], values={"n": Sum(), "gone": Sum()})
     second = _memory("new", [{"key": "a", "n": 1, "names": ["x"]}], values={"names": CollectSet(), "n": Sum()})
     found = compared(first, second)
@@ -255,7 +255,7 @@ def test_a_column_that_only_one_state_has_is_not_compared_and_is_named() -> None
         ),
     ],
 )
-def test_states_whose_columns_do_not_match_are_refused(
+def test_states_with_different_columns_cannot_be_compared(
     first: dict[str, Any], second: dict[str, Any], said: str
 ) -> None:
     def state(name: str, given: dict[str, Any]) -> QueryableState:
@@ -270,7 +270,7 @@ def test_states_whose_columns_do_not_match_are_refused(
     assert not isinstance(refusal.value, NotComparableNow)
 
 
-def test_comparing_a_state_without_fence_or_keys_or_with_itself_is_refused() -> None:
+def test_a_comparison_is_refused_for_the_same_state_and_for_states_without_a_fence_or_keys() -> None:
     first = _memory("old", _counted(a=1))
     unfenced = TridentAggregate(OpaqueMap(MemoryMap()), keys=["key"], values={"n": Sum()})
     appended = DeltaTable("/rows")

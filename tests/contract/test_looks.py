@@ -61,7 +61,7 @@ def _look(grants: Grants, state: StoredState, txid: int) -> Grant:
     return Grant(given.topology, given.incarnation, token, {}, over={state.name: found.token})
 
 
-def test_no_grant_passes_the_look_of_a_roll_forward_until_a_person_accepts_the_values(
+def test_a_grant_is_refused_during_a_roll_forward_until_a_person_accepts_the_values(
     states: tuple[StoredState, ...],
 ) -> None:
     for state in states:
@@ -81,7 +81,7 @@ def test_no_grant_passes_the_look_of_a_roll_forward_until_a_person_accepts_the_v
         assert state.fence().token.txid == 2  # type: ignore[union-attr]
 
 
-def test_only_the_latest_look_can_put_the_fence_back(states: tuple[StoredState, ...]) -> None:
+def test_only_the_latest_roll_forward_can_restore_the_fence_that_it_replaced(states: tuple[StoredState, ...]) -> None:
     for state in states:
         if state.rows_by_grant() is None:
             continue  # it does not say who wrote a row, so nobody looks at it
@@ -105,7 +105,7 @@ def test_only_the_latest_look_can_put_the_fence_back(states: tuple[StoredState, 
         assert [(row["key"], row["n"]) for row in state.read()] == [("a", 2)]
 
 
-def test_a_look_keeps_the_mark_of_the_change_in_the_fence(states: tuple[StoredState, ...]) -> None:
+def test_a_roll_forward_keeps_the_number_of_the_accepted_change_in_the_fence(states: tuple[StoredState, ...]) -> None:
     for state in states:
         grants = Grants()
         first = replace(grants(1), batch=batch_of("run 1"))
@@ -124,7 +124,9 @@ def test_a_look_keeps_the_mark_of_the_change_in_the_fence(states: tuple[StoredSt
             grants.commit(2, state, {})
 
 
-def test_the_fence_after_an_acceptance_names_the_change_that_its_values_have(states: tuple[StoredState, ...]) -> None:
+def test_the_next_grant_after_accepted_values_resets_the_change_number_of_the_fence(
+    states: tuple[StoredState, ...],
+) -> None:
     for state in states:
         grants = Grants()
         first = replace(grants(1), batch=batch_of("run 1"))

@@ -120,7 +120,7 @@ def test_a_renamed_topology_continues_with_its_states_and_records_its_old_name(
     assert new.totals() == [21]
 
 
-def test_transactions_that_the_renamed_dag_began_before_the_rename_are_replaced(
+def test_a_rename_replaces_transactions_that_the_renamed_dag_began_under_the_new_name(
     each_store: Store, zookeeper_root: str
 ) -> None:
     old, new = grown(each_store, zookeeper_root)
@@ -133,7 +133,9 @@ def test_transactions_that_the_renamed_dag_began_before_the_rename_are_replaced(
     assert new.totals() == [21]
 
 
-def test_a_name_of_a_topology_that_has_committed_is_not_taken(each_store: Store, zookeeper_root: str) -> None:
+def test_a_topology_cannot_be_renamed_to_a_topology_that_has_committed_transactions(
+    each_store: Store, zookeeper_root: str
+) -> None:
     old, new = grown(each_store, zookeeper_root)
     other = Pipeline(each_store, zookeeper_root, [MemoryState("other", values={"n": Sum()})], topology="new")
     other.run("r1")
@@ -143,7 +145,9 @@ def test_a_name_of_a_topology_that_has_committed_is_not_taken(each_store: Store,
     assert records(each_store, zookeeper_root) == before
 
 
-def test_a_renamed_dag_gets_its_topology_once_a_person_assigns_it(each_store: Store, zookeeper_root: str) -> None:
+def test_a_renamed_dag_continues_its_topology_after_a_person_assigns_the_topology_to_it(
+    each_store: Store, zookeeper_root: str
+) -> None:
     old, new = grown(each_store, zookeeper_root)
     old.request = new.request
     with pytest.raises(TopologyClaimed, match="If that DAG was renamed: airflow tx rename old --dag-id new --why TEXT"):
@@ -154,7 +158,7 @@ def test_a_renamed_dag_gets_its_topology_once_a_person_assigns_it(each_store: St
     assert (noted.told, noted.why) == ("it belongs to DAG new, and belonged to DAG old", "the DAG was renamed")
 
 
-def test_use_of_a_topology_during_its_rename_is_refused_with_the_new_name(zookeeper_root: str) -> None:
+def test_a_command_on_a_topology_during_its_rename_is_refused_with_the_new_name(zookeeper_root: str) -> None:
     store = DyingStore()
     old, new = grown(store, zookeeper_root)
     store.left = 2
@@ -172,7 +176,7 @@ def test_use_of_a_topology_during_its_rename_is_refused_with_the_new_name(zookee
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_rename_that_is_killed_anywhere_is_completed_by_the_same_command(
+def test_a_rename_killed_at_any_step_is_completed_by_the_same_command(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, *, done: bool, begun: bool
 ) -> None:
     monkeypatch.setattr("airflow_tx.ledger.audit.move._TOGETHER", 5)
@@ -197,7 +201,7 @@ def test_a_rename_that_is_killed_anywhere_is_completed_by_the_same_command(
         assert new.totals() == [21]
 
 
-def test_a_late_rename_call_is_refused_after_a_later_call_has_taken_over(zookeeper_root: str) -> None:
+def test_an_older_rename_call_is_refused_after_a_newer_call_has_taken_over(zookeeper_root: str) -> None:
     store = DyingStore()
     old, new = grown(store, zookeeper_root)
     first = Mover(old.ledger)
@@ -210,7 +214,7 @@ def test_a_late_rename_call_is_refused_after_a_later_call_has_taken_over(zookeep
 
 
 @pytest.mark.parametrize("run", ["r4", "r5", "r6"])
-def test_a_begin_is_refused_once_a_rename_has_closed_the_ledger(
+def test_begin_is_refused_after_a_rename_has_closed_the_ledger(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, run: str
 ) -> None:
     monkeypatch.setattr("airflow_tx.ledger.audit.move._TOGETHER", 5)
@@ -233,7 +237,7 @@ def test_a_begin_is_refused_once_a_rename_has_closed_the_ledger(
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_deletion_that_is_killed_anywhere_is_completed_by_the_same_command(
+def test_a_deletion_killed_at_any_step_is_completed_by_the_same_command(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, *, done: bool
 ) -> None:
     monkeypatch.setattr("airflow_tx.ledger.audit.move._TOGETHER", 5)
@@ -271,7 +275,7 @@ def test_a_deletion_is_refused_if_a_transaction_has_begun_since_the_runs_were_re
     assert records(store, old.paths.base) == {}
 
 
-def test_a_lost_reply_at_the_end_of_a_deletion_is_resolved(zookeeper_root: str) -> None:
+def test_a_deletion_ends_even_if_the_reply_to_its_last_write_is_lost(zookeeper_root: str) -> None:
     class Losing(MemoryStore):
         def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
             super().multi(requirements, writes)

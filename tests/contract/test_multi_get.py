@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("keys", [["k"], ["k", "l"]], ids=["one column", "two columns"])
-def test_multi_get_sends_a_database_one_statement_for_ten_thousand_keys(url: str, keys: list[str]) -> None:
+def test_multi_get_reads_ten_thousand_keys_from_a_database_with_one_statement(url: str, keys: list[str]) -> None:
     state = SqlState.from_url(url, table=f"t{uuid.uuid4().hex[:8]}", keys=keys, values={"n": Sum()})
     wanted = [(f"key {i}", i)[: len(keys)] for i in range(KEYS)]
     rows: list[dict[str, Any]] = [{**dict(zip(keys, key, strict=True)), "n": i} for i, key in enumerate(wanted)]
@@ -45,7 +45,7 @@ def test_multi_get_sends_a_database_one_statement_for_ten_thousand_keys(url: str
     assert len(seen) == KEYS // 10_000
 
 
-def test_multi_get_sends_redis_one_command_for_ten_thousand_keys() -> None:
+def test_multi_get_reads_ten_thousand_keys_from_redis_with_one_command() -> None:
     with LocalRedis() as server:
         state = RedisState.from_url(server.url(), prefix="counts", keys=["k", "l"], values={"n": Sum()})
         wanted = [(f"key {i}", i) for i in range(KEYS)]

@@ -29,7 +29,7 @@ def rows(step: int) -> list[dict[str, Any]]:
 @pytest.mark.worth("the number of statements is what makes large commits fast")
 @pytest.mark.parametrize("store", ["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_reducer_needs_one_read_and_one_write_of_a_database_for_ten_thousand_keys(
+def test_a_reducer_updates_ten_thousand_keys_of_a_database_with_one_read_and_one_write(
     store: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'state.db'}"
@@ -56,7 +56,7 @@ def test_a_reducer_needs_one_read_and_one_write_of_a_database_for_ten_thousand_k
     assert found == [{"balance": 0}, {"balance": 0}, {"balance": 16}]
 
 
-def test_a_reducer_needs_one_read_and_one_write_of_redis_for_ten_thousand_keys(redis: LocalRedis) -> None:
+def test_a_reducer_updates_ten_thousand_keys_of_redis_with_one_read_and_one_write(redis: LocalRedis) -> None:
     state = RedisState.from_url(
         redis.url(), prefix=uuid.uuid4().hex, keys=["key", "number"], values={"balance": Balance()}
     )

@@ -38,7 +38,7 @@ def contents(filled: Filled, wanted: RejectedFilter, most: int = 10) -> list[str
     return [row["tx_content"] for row in filled.table.rejected_rows(wanted, most=most)]
 
 
-def test_rows_are_counted_by_task_and_reason_most_rows_first(filled: Filled) -> None:
+def test_rejected_rows_are_counted_by_task_and_reason_and_the_largest_group_comes_first(filled: Filled) -> None:
     filled.commit(1, [*rows("load", "late", "a"), *rows("", "no number", "b", where="x.csv:2")])
     filled.commit(2, rows("load", "late", "c", "d"))
     filled.commit(3, rows("", "no number", "e"))
@@ -54,7 +54,7 @@ def test_groups_beyond_the_limit_are_counted_as_others(filled: Filled) -> None:
     assert (found.others, found.rows) == (2, 5)
 
 
-def test_only_the_wanted_transactions_count(filled: Filled) -> None:
+def test_only_rows_of_the_requested_transactions_are_counted(filled: Filled) -> None:
     for txid in (1, 2, 3):
         filled.commit(txid, rows("load", f"reason {txid}", "x"))
     assert lines(filled, first=2, last=2) == [("load", "reason 2", 1)]
@@ -78,20 +78,20 @@ def test_a_filter_by_task_matches_all_of_its_map_indexes(filled: Filled) -> None
     assert contents(filled, RejectedFilter(1, 1, task="")) == ["of "]
 
 
-def test_the_same_rows_are_read_each_time(filled: Filled) -> None:
+def test_rejected_rows_are_read_in_the_same_order_each_time(filled: Filled) -> None:
     filled.commit(1, rows("load", "late", *(f"{number:03}" for number in range(200))))
     wanted = RejectedFilter(1, 1)
     assert contents(filled, wanted, most=3) == ["000", "001", "002"]
     assert len(contents(filled, wanted, most=500)) == 200
 
 
-def test_a_rejected_row_round_trips(filled: Filled) -> None:
+def test_a_rejected_row_is_read_back_unchanged(filled: Filled) -> None:
     filled.commit(1, rows("", ODD, ODD, where="a b.csv:7"))
     (found,) = filled.table.rejected_rows(RejectedFilter(1, 1), most=20)
     assert found == {"tx_task": "", "tx_reason": ODD, "tx_where": "a b.csv:7", "tx_content": ODD}
 
 
-def test_a_restatement_removes_the_rejected_rows_of_its_transaction(filled: Filled) -> None:
+def test_a_restatement_removes_the_rejected_rows_of_the_restated_transaction(filled: Filled) -> None:
     filled.commit(1, rows("load", "late", "a"))
     filled.commit(2, rows("load", "late", "b"))
     filled.commit(3, rows("load", "mended", "c"), restates=1)
@@ -101,7 +101,7 @@ def test_a_restatement_removes_the_rejected_rows_of_its_transaction(filled: Fill
     )
 
 
-def test_rows_of_a_released_topology_do_not_count(filled: Filled) -> None:
+def test_rejected_rows_of_a_released_topology_are_not_counted(filled: Filled) -> None:
     filled.commit(1, rows("load", "late", "a"))
     filled.table.release()
     assert counts(filled) == RejectedCounts()
@@ -112,12 +112,12 @@ def test_a_missing_table_has_no_rejected_rows(filled: Filled) -> None:
     assert contents(filled, ALL) == []
 
 
-def test_a_table_to_which_nothing_was_rejected_has_no_rejected_rows(filled: Filled) -> None:
+def test_a_table_without_a_rejected_row_reports_zero_rejected_rows(filled: Filled) -> None:
     filled.commit(1, [])
     assert counts(filled) == RejectedCounts()
 
 
-def test_a_table_with_other_rows_has_no_rejected_rows(filled: Filled) -> None:
+def test_a_table_with_other_columns_reports_zero_rejected_rows(filled: Filled) -> None:
     filled.commit(1, [{"id": 1}])
     assert counts(filled) == RejectedCounts()
 

@@ -110,14 +110,14 @@ def expected(make: Make, *transactions: Rows) -> dict[str, Any]:
     return read(committed(make("expected"), Grants(), *transactions))
 
 
-def test_a_restated_transaction_counts_with_its_new_output(make: Make, area: StagingArea) -> None:
+def test_a_restatement_replaces_the_contribution_of_the_restated_transaction(make: Make, area: StagingArea) -> None:
     grants = Grants()
     state = committed(make(), grants, BEFORE, OLD, BEFORE)
     restate(state, grants(4), area, contribution(state, OLD), NEW)
     assert read(state) == expected(make, BEFORE, NEW, BEFORE)
 
 
-def test_a_transaction_can_be_restated_from_rows_to_no_rows_and_back(make: Make, area: StagingArea) -> None:
+def test_a_transaction_can_be_restated_with_no_rows_and_then_with_rows_again(make: Make, area: StagingArea) -> None:
     grants = Grants()
     state = committed(make(), grants, BEFORE, [])
     outputs: list[Rows] = [[], OLD, [], NEW]
@@ -134,7 +134,7 @@ def in_another_order(new: Rows) -> Rows:
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_a_restatement_killed_after_some_chunks_is_exact_after_a_replay_in_another_order(
+def test_a_restatement_killed_between_two_chunks_is_exact_after_a_replay_in_another_order(
     make: Make, area: StagingArea, chunks: int
 ) -> None:
     grants = Grants()
@@ -148,14 +148,16 @@ def test_a_restatement_killed_after_some_chunks_is_exact_after_a_replay_in_anoth
     assert read(state) == expected(make, BEFORE, NEW)
 
 
-def test_an_output_that_is_equal_up_to_rounding_changes_no_more_than_that(make: Make, area: StagingArea) -> None:
+def test_a_restatement_with_the_same_rows_in_another_order_keeps_the_values_up_to_rounding(
+    make: Make, area: StagingArea
+) -> None:
     grants = Grants()
     state = committed(make(), grants, BEFORE, OLD)
     restate(state, grants(3), area, contribution(state, OLD), in_another_order(OLD))
     assert read(state) == expected(make, BEFORE, OLD)
 
 
-def test_an_opaque_state_takes_other_rows_in_a_replay(store: Make, area: StagingArea) -> None:
+def test_a_replay_of_a_restatement_may_write_other_rows_to_an_opaque_state(store: Make, area: StagingArea) -> None:
     def make(name: str = "sums") -> Any:
         return store(name, keys=["key"], values=VALUES, kind="opaque")
 
@@ -166,7 +168,7 @@ def test_an_opaque_state_takes_other_rows_in_a_replay(store: Make, area: Staging
     assert read(state) == expected(make, BEFORE, BEFORE)
 
 
-def test_a_restatement_of_deleted_keys_is_refused_with_their_names_and_writes_no_row(
+def test_a_restatement_is_refused_with_the_names_of_missing_keys_and_writes_no_row(
     make: Make, area: StagingArea
 ) -> None:
     grants = Grants()
@@ -206,7 +208,9 @@ def knows(store: Make) -> Make:
     return lambda name="chosen": store(name, keys=["key"], values=CHOSEN, kind="opaque")
 
 
-def test_values_of_keys_that_no_other_transaction_has_written_are_replaced(knows: Make, area: StagingArea) -> None:
+def test_a_restatement_replaces_values_of_keys_that_no_other_transaction_has_written(
+    knows: Make, area: StagingArea
+) -> None:
     grants = Grants()
     state = committed(knows(), grants, chosen(a=9, b=9, c=9, d=9), chosen(d=1))
     old = contribution(state, chosen(a=9, b=9, c=9))
@@ -219,7 +223,7 @@ def test_values_of_keys_that_no_other_transaction_has_written_are_replaced(knows
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_a_replay_and_the_next_restatement_can_replace_replaced_values_again(
+def test_a_replay_or_a_later_restatement_can_replace_the_values_of_a_restatement(
     knows: Make, area: StagingArea, final: bool
 ) -> None:
     grants = Grants()
@@ -236,7 +240,9 @@ def test_a_replay_and_the_next_restatement_can_replace_replaced_values_again(
     assert {row["key"]: row["most"] for row in state.read()} == {"a": 3, "b": None}
 
 
-def test_values_that_a_skipped_restatement_had_replaced_can_be_replaced(knows: Make, area: StagingArea) -> None:
+def test_a_restatement_can_replace_values_that_a_skipped_restatement_had_replaced(
+    knows: Make, area: StagingArea
+) -> None:
     grants = Grants()
     state = committed(knows(), grants, chosen(a=9))
     old = contribution(state, chosen(a=9))
@@ -250,14 +256,14 @@ def test_values_that_a_skipped_restatement_had_replaced_can_be_replaced(knows: M
     assert [row["most"] for row in state.read()] == [3]
 
 
-def test_a_key_that_another_transaction_has_written_is_not_replaced(knows: Make, area: StagingArea) -> None:
+def test_a_restatement_is_refused_if_another_transaction_has_written_the_key(knows: Make, area: StagingArea) -> None:
     grants = Grants()
     state = committed(knows(), grants, chosen(a=9), chosen(a=1))
     with pytest.raises(NotTakenBack, match=r"key \{'key': 'a'\}: the max of column most was 9 and is now 2"):
         restate(state, grants(3), area, contribution(state, chosen(a=9)), chosen(a=2), sole=sole(state, 1, own=3))
 
 
-def test_a_map_of_trident_in_a_new_process_takes_the_key_types_of_the_entry(area: StagingArea) -> None:
+def test_a_new_trident_map_uses_the_key_types_that_the_journal_entry_recorded(area: StagingArea) -> None:
     kept = dict[Any, Any]()
 
     def make() -> TridentAggregate:

@@ -65,7 +65,7 @@ def test_a_new_rotating_state_is_empty(steps: Steps) -> None:
     assert steps.state.position_before(1) is None
 
 
-def test_a_missing_state_is_an_error_and_not_an_empty_state(steps: Steps) -> None:
+def test_a_missing_state_raises_an_error_and_is_not_treated_as_an_empty_state(steps: Steps) -> None:
     with pytest.raises(UnreadableRecord, match=f"{steps.paths.meta(7)}.*missing"):
         steps.state.get_state(7)
     with pytest.raises(UnreadableRecord, match=f"{steps.paths.meta(7)}.*missing"):
@@ -84,7 +84,7 @@ def test_get_state_or_create_returns_a_stored_state(steps: Steps) -> None:
     assert steps.state.get_state_or_create(1, never) == (Metadata(1, "first", "first"), ())
 
 
-def test_the_slower_of_two_creators_of_a_state_is_refused(steps: Steps) -> None:
+def test_the_slower_of_two_processes_that_create_the_same_state_is_refused(steps: Steps) -> None:
     with pytest.raises(RequirementFailed, match=steps.paths.meta(1)):
         steps.run(
             lambda state: state.get_state_or_create(1, lambda at: Metadata(1, "slow", at))[1],
@@ -93,7 +93,7 @@ def test_the_slower_of_two_creators_of_a_state_is_refused(steps: Steps) -> None:
     assert steps.rows(1) == ["fast"]
 
 
-def test_previous_and_last_state_are_ordered_by_number_not_by_name(steps: Steps) -> None:
+def test_previous_and_last_states_are_found_by_number_and_not_by_name(steps: Steps) -> None:
     for txid in (9, 10, 100):
         steps.override(txid, txid)
     steps.write(Create(f"{steps.paths.metas}/99", encode(Metadata(1, 99, 99))))
@@ -103,7 +103,7 @@ def test_previous_and_last_state_are_ordered_by_number_not_by_name(steps: Steps)
     assert steps.state.get_last_state() == Metadata(1, 100, 100)
 
 
-def test_cleanup_before_keeps_the_given_txid_and_later_states(steps: Steps) -> None:
+def test_cleanup_before_keeps_the_state_of_the_given_txid_and_later_states(steps: Steps) -> None:
     for txid in (128, 129, 130):
         steps.override(txid, txid)
     steps.run(lambda state: state.cleanup_before(129))
@@ -128,9 +128,7 @@ def test_remove_state_deletes_one_state_and_ignores_a_missing_state(steps: Steps
     ],
     ids=["override", "remove", "clean up", "decide from it"],
 )
-def test_a_change_is_refused_if_another_process_has_written_the_state_since_the_read(
-    steps: Steps, change: Change
-) -> None:
+def test_a_change_is_refused_if_another_process_wrote_the_state_after_it_was_read(steps: Steps, change: Change) -> None:
     steps.override(1, "read")
     with pytest.raises(RequirementFailed, match=steps.paths.meta(1)):
         steps.run(change, before=lambda: steps.override(1, "newer"))
@@ -138,13 +136,13 @@ def test_a_change_is_refused_if_another_process_has_written_the_state_since_the_
 
 
 @pytest.mark.parametrize("value", [None, 0, "x", [], {"rows": 1, "position": 2}])
-def test_any_plain_json_value_round_trips(steps: Steps, value: Any) -> None:
+def test_every_plain_json_value_is_stored_and_read_back_unchanged(steps: Steps, value: Any) -> None:
     steps.override(1, value)
     assert steps.state.get_state(1) == Metadata(1, value, value)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format":2,"attempt":1,"rows":1,"position":1}'])
-def test_a_damaged_or_newer_record_is_refused_with_its_path(steps: Steps, data: bytes) -> None:
+def test_a_damaged_record_or_a_record_of_a_newer_format_is_refused_with_its_path(steps: Steps, data: bytes) -> None:
     steps.write(Create(steps.paths.meta(1), data))
     for read in (lambda: steps.state.get_state(1), lambda: steps.state.get_state_or_create(1, never)):
         with pytest.raises(UnreadableRecord, match=steps.paths.meta(1)):

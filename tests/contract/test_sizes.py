@@ -86,7 +86,9 @@ def topology(each_store: Store, zookeeper_root: str) -> Topology:
     return Topology(each_store, zookeeper_root, Table(target_seconds=30))
 
 
-def test_begin_the_record_and_the_history_name_the_batch_size_and_its_reason(topology: Topology) -> None:
+def test_the_answer_of_begin_the_record_and_the_history_contain_the_batch_size_and_its_reason(
+    topology: Topology,
+) -> None:
     why = f"{FIRST_ROWS} of {ROWS} rows: nothing is measured yet, target_seconds=30"
     begun = topology.begin("r1")
     assert begun.size == {"rows": FIRST_ROWS, "why": why}
@@ -103,7 +105,7 @@ def test_a_transactional_replay_keeps_the_batch_size_and_its_reason(topology: To
     assert (again.attempt.attempt, again.metadata, again.size) == (2, begun.metadata, begun.size)
 
 
-def test_a_backlog_is_processed_in_few_batches_that_fit_the_target_time(topology: Topology) -> None:
+def test_a_backlog_is_split_into_few_batches_that_fit_the_target_time(topology: Topology) -> None:
     sizes: list[int] = []
     while True:
         answer = begin_run(topology.spec, f"r{len(sizes)}")
@@ -131,7 +133,9 @@ def test_the_coordinator_allocates_batches_that_fit_the_target_time(topology: To
     assert answer.size["rows"] == 750_000
 
 
-def test_a_source_without_limits_gets_no_measured_limit(each_store: Store, zookeeper_root: str) -> None:
+def test_the_batch_size_of_a_source_without_limits_is_not_limited_by_measured_speed(
+    each_store: Store, zookeeper_root: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Table())
     begun = topology.begin("r1")
     assert begun.size == {"rows": 7, "why": f"7 of {ROWS} rows: no limit is set"}
@@ -141,7 +145,7 @@ def test_a_source_without_limits_gets_no_measured_limit(each_store: Store, zooke
     assert seconds > 0
 
 
-def test_the_position_of_a_topology_is_that_after_its_last_final_transaction(topology: Topology) -> None:
+def test_the_position_of_a_topology_is_the_position_after_its_last_final_transaction(topology: Topology) -> None:
     assert topology.ledger.position() is None
     first, second = topology.begin("r1"), topology.begin("r2")
     assert topology.ledger.position() is None

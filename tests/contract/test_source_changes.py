@@ -21,7 +21,7 @@ def record(topology: Topology) -> TopologyRecord:
     return topology_view(topology.store, topology.paths).record
 
 
-def test_another_kind_of_source_is_refused_while_transactions_are_open(topology: Topology) -> None:
+def test_a_change_of_the_source_kind_is_refused_while_transactions_are_open(topology: Topology) -> None:
     begun = topology.begin("r1")
     before = record(topology)
     with pytest.raises(SourceKindChanged) as refused:
@@ -34,7 +34,7 @@ def test_another_kind_of_source_is_refused_while_transactions_are_open(topology:
     assert record(topology).source_kind == "opaque"
 
 
-def test_a_begin_with_another_kind_of_source_is_refused(topology: Topology) -> None:
+def test_begin_is_refused_if_the_dag_has_changed_the_kind_of_its_source(topology: Topology) -> None:
     topology.begin("r1")
     topology.request = replace(topology.request, source_kind="opaque")
     with pytest.raises(SourceKindChanged):
@@ -42,7 +42,7 @@ def test_a_begin_with_another_kind_of_source_is_refused(topology: Topology) -> N
     assert topology_view(topology.store, topology.paths).allocated == 1
 
 
-def test_a_source_of_another_shape_is_refused_even_without_open_transactions(topology: Topology) -> None:
+def test_a_change_between_a_partitioned_and_an_unpartitioned_source_is_always_refused(topology: Topology) -> None:
     other = replace(topology.request, partitioned=not topology.request.partitioned)
     topology.finish(topology.begin("r1"))
     before = record(topology)
@@ -52,7 +52,7 @@ def test_a_source_of_another_shape_is_refused_even_without_open_transactions(top
     assert record(topology) == before
 
 
-def test_a_topology_that_has_had_no_transaction_takes_a_source_of_any_shape(topology: Topology) -> None:
+def test_a_topology_without_transactions_accepts_a_partitioned_or_an_unpartitioned_source(topology: Topology) -> None:
     topology.ledger.open(topology.request)
     other = replace(topology.request, partitioned=not topology.request.partitioned, source_kind="opaque")
     topology.ledger.open(other)

@@ -245,7 +245,7 @@ class TestNumbersOfTheDocs(SourceSuite):
         self.first = 3
         self.file.write_text(f"{self.first} {self.end}")
 
-    def test_a_source_names_its_lost_rows(self) -> None:
+    def test_a_source_reports_the_rows_that_it_has_lost(self) -> None:
         self.add()
         self.lose_rows()
         (loss,) = self.make().losses({"all": 1})

@@ -83,7 +83,9 @@ def without_ours(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not name.startswith("tx_")}
 
 
-def test_the_first_rows_create_the_table_and_each_value_round_trips(table: MakeTable, grants: Grants) -> None:
+def test_the_first_rows_create_the_table_and_all_values_are_read_back_unchanged(
+    table: MakeTable, grants: Grants
+) -> None:
     grants.commit_rows(1, table(), [ROW, dict.fromkeys(ROW)])
     first, second = table().read()
     assert without_ours(first) == ROW
@@ -92,14 +94,16 @@ def test_the_first_rows_create_the_table_and_each_value_round_trips(table: MakeT
     assert [(row["tx_txid"], row["tx_row"]) for row in (first, second)] == [(1, 0), (1, 1)]
 
 
-def test_rows_are_numbered_in_their_order(table: MakeTable, grants: Grants) -> None:
+def test_rows_are_numbered_in_the_order_in_which_they_were_written(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(*range(25_000, 0, -1)))
     found = table().read()
     assert [row["tx_row"] for row in found] == list(range(25_000))
     assert [row["id"] for row in found] == list(range(25_000, 0, -1))
 
 
-def test_a_column_that_is_null_in_the_first_rows_needs_a_type(table: MakeTable, grants: Grants) -> None:
+def test_a_column_with_only_null_values_in_the_first_rows_needs_a_declared_type(
+    table: MakeTable, grants: Grants
+) -> None:
     given = [{"id": 1, "note": None}]
     with pytest.raises(StateError, match='column note has no clear type .*all are NULL.*types={"note": "text"}'):
         grants.commit_rows(1, table(), given)
@@ -112,7 +116,7 @@ def test_a_column_with_integers_and_decimals_becomes_a_decimal_column(table: Mak
     assert [row["n"] for row in table().read()] == [1, Decimal("0.5")]
 
 
-def test_texts_and_numbers_in_one_column_are_refused(table: MakeTable, grants: Grants) -> None:
+def test_a_column_with_both_texts_and_numbers_is_refused(table: MakeTable, grants: Grants) -> None:
     with pytest.raises(StateError, match="column n has no clear type in the first 2 rows: its values are bigint, text"):
         grants.commit_rows(1, table(), [{"n": 1}, {"n": "one"}])
 
@@ -124,7 +128,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_row_and_column(table: Mak
     assert ids(table()) == [(1, 1)]
 
 
-def test_an_unknown_column_is_refused_with_the_ddl_that_adds_it(
+def test_an_unknown_column_is_refused_with_the_statement_that_adds_it(
     table: MakeTable, grants: Grants, run: Callable[[str], None]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -135,7 +139,7 @@ def test_an_unknown_column_is_refused_with_the_ddl_that_adds_it(
     assert [row["note"] for row in table().read()] == [None, "new"]
 
 
-def test_an_unknown_column_is_added_with_add_columns(table: MakeTable, grants: Grants) -> None:
+def test_an_unknown_column_is_added_if_add_columns_is_set(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1))
     state = table(add_columns=True)
     grants.commit_rows(2, state, [{"id": 2, "n": 7}, {"id": 3}])
@@ -145,7 +149,7 @@ def test_an_unknown_column_is_added_with_add_columns(table: MakeTable, grants: G
 
 
 @pytest.mark.parametrize("first", [[], [{"id": 1}]])
-def test_a_column_that_differs_only_by_case_is_refused(
+def test_a_column_name_that_differs_from_another_only_by_case_is_refused(
     table: MakeTable, grants: Grants, first: list[dict[str, int]]
 ) -> None:
     grants.commit_rows(1, table(), first)
@@ -157,7 +161,7 @@ def test_a_column_that_differs_only_by_case_is_refused(
     assert len(table().read()) == len(first) + 1
 
 
-def test_a_column_that_is_not_in_the_first_10000_rows_needs_a_type(table: MakeTable, grants: Grants) -> None:
+def test_a_column_that_first_appears_after_10000_rows_needs_a_declared_type(table: MakeTable, grants: Grants) -> None:
     late = [*rows(*range(10_000)), {"id": 0, "note": "late"}]
     with pytest.raises(StateDiffers, match="column note is in row 10000, but not in the first 10000 rows.*types="):
         grants.commit_rows(1, table(add_columns=True), late)
@@ -167,7 +171,9 @@ def test_a_column_that_is_not_in_the_first_10000_rows_needs_a_type(table: MakeTa
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_table_without_rows_gets_the_types_of_later_rows(table: MakeTable, grants: Grants, is_kept: bool) -> None:
+def test_a_table_that_was_created_but_has_no_rows_gets_its_column_types_from_later_rows(
+    table: MakeTable, grants: Grants, is_kept: bool
+) -> None:
     kept = table()
     later: list[dict[str, Any]] = [{"id": 1, "n": "one", "more": True}]
     for attempt, given in enumerate(([{"id": 1, "n": 1}], [], later), 1):
@@ -202,7 +208,7 @@ def test_a_table_that_a_person_recreated_keeps_its_column_types(
         grants.commit_rows(3, table(), [{"n": "x"}])
 
 
-def test_a_table_of_rows_that_were_refused_gets_the_types_of_later_rows(table: MakeTable, grants: Grants) -> None:
+def test_refused_rows_do_not_determine_the_column_types_of_the_table(table: MakeTable, grants: Grants) -> None:
     for attempt, number in enumerate((1, 1.5), 1):
         wrong: list[dict[str, Any]] = [*[{"n": number}] * 10_000, {"n": "x"}]
         with pytest.raises(StateError, match="'x' is not"):
@@ -211,7 +217,7 @@ def test_a_table_of_rows_that_were_refused_gets_the_types_of_later_rows(table: M
     assert [row["n"] for row in table().read()] == ["x"]
 
 
-def test_rows_that_contain_columns_of_the_package_are_refused(table: MakeTable, grants: Grants) -> None:
+def test_rows_with_column_names_of_the_package_are_refused(table: MakeTable, grants: Grants) -> None:
     with pytest.raises(StateDiffers, match="the rows have a column tx_row, a name that this state uses itself"):
         grants.commit_rows(1, table(), [{"id": 1, "tx_row": 1}])
 
@@ -219,7 +225,7 @@ def test_rows_that_contain_columns_of_the_package_are_refused(table: MakeTable, 
 # --- a table of one's own -----------------------------------------------------------------------------------------
 
 
-def test_a_user_table_takes_rows_beside_rows_of_the_user(
+def test_a_user_table_can_contain_rows_of_transactions_and_rows_of_the_user(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT NOT NULL, source VARCHAR(20) DEFAULT 'here' NOT NULL, tx_txid BIGINT)")
@@ -234,7 +240,7 @@ def test_a_user_table_takes_rows_beside_rows_of_the_user(
     assert table().rows_by_txid() == {None: 1}
 
 
-def test_ordinary_columns_of_a_user_table_take_only_values_that_they_keep_unchanged(
+def test_a_column_of_a_user_table_accepts_only_values_that_it_stores_unchanged(
     table: MakeTable, name: str, url: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id INTEGER, name VARCHAR(5), tx_txid BIGINT)")
@@ -254,7 +260,7 @@ def test_ordinary_columns_of_a_user_table_take_only_values_that_they_keep_unchan
         assert [without_ours(row) for row in table().read()] == given
 
 
-def test_a_column_that_would_round_values_is_refused(
+def test_a_column_type_that_would_round_values_is_refused(
     table: MakeTable, name: str, url: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     kind = {"postgresql": "TIMESTAMP(0)", "sqlite": "NUMERIC"}.get(url.partition("+")[0].partition(":")[0], "DATETIME")
@@ -264,7 +270,7 @@ def test_a_column_that_would_round_values_is_refused(
         grants.commit_rows(1, table(), [{"at": NOON}])
 
 
-def test_a_user_table_is_refused_with_the_missing_ddl_until_it_fits(
+def test_a_user_table_is_refused_with_the_missing_statement_until_it_is_complete(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT NOT NULL)")
@@ -276,7 +282,7 @@ def test_a_user_table_is_refused_with_the_missing_ddl_until_it_fits(
     assert ids(table()) == [(1, 1)]
 
 
-def test_rows_that_lack_a_not_null_column_without_default_are_refused(
+def test_rows_without_a_value_for_a_not_null_column_without_a_default_are_refused(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT, n BIGINT NOT NULL, tx_txid BIGINT)")
@@ -296,7 +302,7 @@ def with_default(name: str, run: Callable[[str], None]) -> None:
 
 
 @pytest.mark.usefixtures("with_default")
-def test_a_column_that_all_rows_lack_gets_its_default(table: MakeTable, grants: Grants) -> None:
+def test_a_column_with_a_default_gets_the_default_if_all_rows_leave_it_out(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), [{"id": 1}, {"id": 2, "n": 5}])
     grants.commit_rows(2, table(), [{"id": 3, "status": None}])
     found = sorted((row["id"], row["status"], row["n"]) for row in table().read())
@@ -306,7 +312,7 @@ def test_a_column_that_all_rows_lack_gets_its_default(table: MakeTable, grants: 
 @pytest.mark.usefixtures("with_default")
 @pytest.mark.parametrize("first", [1, 10_000])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_column_with_a_default_that_some_rows_lack_is_refused(
+def test_rows_are_refused_if_only_some_leave_out_a_column_with_a_default(
     table: MakeTable, grants: Grants, first: int, *, reverse: bool
 ) -> None:
     given = [*rows(*range(first)), {"id": first, "status": "paid"}]
@@ -315,7 +321,7 @@ def test_a_column_with_a_default_that_some_rows_lack_is_refused(
     assert table().read() == []
 
 
-def test_a_failed_check_constraint_of_the_table_refuses_the_whole_update(
+def test_a_failed_check_constraint_of_the_table_refuses_all_rows_of_the_update(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT, tx_txid BIGINT, CONSTRAINT {name}_c CHECK (id > 0))")
@@ -347,7 +353,7 @@ FAMILY = {
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("statements", list(FAMILY.values()), ids=list(FAMILY))
 @pytest.mark.parametrize("suffixes", [("", "_eu"), ("_eu", "")])
-def test_a_partition_or_parent_of_a_fenced_table_is_refused(
+def test_a_table_that_shares_rows_with_another_fenced_table_is_refused(
     url: str, name: str, run: Callable[[str], None], statements: tuple[str, ...], suffixes: tuple[str, str]
 ) -> None:
     for statement in (statements[0], "CREATE INDEX ON {t} (tx_txid)", *statements[1:]):
@@ -394,7 +400,7 @@ def test_a_restatement_without_rows_removes_the_rows_of_the_restated_transaction
 
 
 @pytest.mark.parametrize("given", [(), (4,)])
-def test_a_restatement_that_has_written_cannot_be_skipped(
+def test_a_restatement_that_has_written_to_the_table_cannot_be_skipped(
     table: MakeTable, grants: Grants, given: tuple[int, ...]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -409,7 +415,9 @@ def test_a_restatement_that_has_written_cannot_be_skipped(
     assert ids(table()) == [(2, 5)]
 
 
-def test_a_restatement_that_has_only_raised_the_fence_can_be_skipped(table: MakeTable, grants: Grants) -> None:
+def test_a_restatement_that_has_only_raised_the_fence_of_the_table_can_be_skipped(
+    table: MakeTable, grants: Grants
+) -> None:
     grants.commit_rows(1, table(), rows(1))
     table().raise_fence(about_to_restate(grants(2), 1))
     skip = about_to_skip(about_to_restate(grants(2, 2), 1))
@@ -428,7 +436,7 @@ def next_life(grants: Grants, *, reset: bool) -> Grants:
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_another_transaction_with_the_txid_of_a_restatement_can_be_skipped(
+def test_a_later_transaction_that_reuses_the_txid_of_a_restatement_can_be_skipped(
     table: MakeTable, grants: Grants, *, reset: bool
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -469,7 +477,7 @@ def test_a_table_that_lost_the_rows_of_its_last_transaction_is_refused(
 
 
 @pytest.mark.parametrize("last", [(), ((),), ((), ())], ids=len)
-def test_an_emptied_table_is_refused_even_after_transactions_without_rows(
+def test_an_emptied_table_is_refused_even_if_the_last_transactions_had_no_rows(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None], last: tuple[tuple[()], ...]
 ) -> None:
     state = table()
@@ -481,7 +489,7 @@ def test_an_emptied_table_is_refused_even_after_transactions_without_rows(
             grants.commit_rows(5, opened, [])
 
 
-def test_a_table_emptied_before_a_write_without_rows_is_refused_by_the_next_commit(
+def test_a_table_emptied_between_raise_and_write_is_refused_by_the_next_commit(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -494,7 +502,7 @@ def test_a_table_emptied_before_a_write_without_rows_is_refused_by_the_next_comm
         grants.commit_rows(3, table(), rows(3))
 
 
-def test_the_loss_of_earlier_rows_is_noticed_after_an_empty_restatement_of_the_newest(
+def test_a_loss_of_older_rows_is_noticed_after_the_newest_were_restated_to_no_rows(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     for txid in (1, 2):
@@ -508,7 +516,7 @@ def test_the_loss_of_earlier_rows_is_noticed_after_an_empty_restatement_of_the_n
         grants.commit_rows(5, table(), [])
 
 
-def test_rows_of_an_earlier_ledger_may_be_deleted(
+def test_rows_of_an_earlier_ledger_may_be_deleted_after_a_release(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -520,7 +528,7 @@ def test_rows_of_an_earlier_ledger_may_be_deleted(
     assert ids(table()) == [(2, 2)]
 
 
-def test_a_released_table_keeps_its_rows_beside_rows_of_another_ledger(table: MakeTable, grants: Grants) -> None:
+def test_a_released_table_keeps_its_rows_when_another_ledger_writes_rows(table: MakeTable, grants: Grants) -> None:
     for txid in (1, 2):
         grants.commit_rows(txid, table(), rows(txid))
     table().release()
@@ -536,7 +544,7 @@ def test_a_released_table_keeps_its_rows_beside_rows_of_another_ledger(table: Ma
 # --- other drivers ------------------------------------------------------------------------------------------------
 
 
-def test_a_driver_without_copy_writes_the_same(
+def test_rows_are_the_same_if_the_database_driver_has_no_copy_command(
     table: MakeTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = table()

@@ -26,7 +26,7 @@ def pipeline(each_store: Store, zookeeper_root: str) -> Pipeline:
     return Pipeline(each_store, zookeeper_root, tasks=2)
 
 
-def test_topologies_are_listed_by_their_own_names(each_store: Store, zookeeper_root: str) -> None:
+def test_topologies_are_listed_by_name_and_other_nodes_are_not_listed(each_store: Store, zookeeper_root: str) -> None:
     assert topologies(each_store, zookeeper_root) == ()
     for name in ("a/b", "flights", "x.y"):
         Pipeline(each_store, zookeeper_root, topology=name).begin("r")
@@ -68,7 +68,7 @@ def test_a_committing_transaction_waits_for_its_committer(pipeline: Pipeline) ->
     assert only.granted is not None
 
 
-def test_a_commit_that_has_failed_is_shown_with_its_reason_until_the_turn_is_taken_again(pipeline: Pipeline) -> None:
+def test_a_failed_commit_is_shown_with_its_reason_until_a_task_takes_the_turn_again(pipeline: Pipeline) -> None:
     begun = pipeline.begin("r1")
     first = pipeline.acquire(begun, pipeline.process(begun))
     for reason in ("task write: the database is away", "task mark: task write has failed"):
@@ -97,7 +97,7 @@ def test_a_commit_that_has_failed_is_shown_with_its_reason_until_the_turn_is_tak
     assert of(pipeline, 1).document.failures == 1
 
 
-def test_a_commit_that_fails_before_its_turn_is_shown_unless_a_task_works_again(pipeline: Pipeline) -> None:
+def test_a_commit_that_fails_before_its_turn_is_shown_until_a_task_runs_again(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     begun = pipeline.begin("r2")
     processed = pipeline.process(begun)
@@ -125,7 +125,7 @@ def test_the_view_reads_open_and_only_the_most_recent_ended_transactions(pipelin
         assert [each.txid for each in view.transactions] == txids
 
 
-def test_the_details_of_one_transaction_name_its_rows_and_acks(pipeline: Pipeline) -> None:
+def test_the_details_of_a_transaction_contain_its_rows_and_its_acks(pipeline: Pipeline) -> None:
     pipeline.run("r1")
     pipeline.work(pipeline.begin("r2"), "task0")
     opened = transaction_details(pipeline.store, pipeline.paths, 2)
@@ -137,7 +137,7 @@ def test_the_details_of_one_transaction_name_its_rows_and_acks(pipeline: Pipelin
         transaction_details(pipeline.store, pipeline.paths, 9)
 
 
-def test_the_view_shows_the_owner_of_the_turn_and_ignores_an_unreadable_owner(pipeline: Pipeline) -> None:
+def test_the_view_shows_which_run_has_the_turn_and_ignores_an_unreadable_owner_record(pipeline: Pipeline) -> None:
     begun = pipeline.begin("r1")
     store, paths = pipeline.store, pipeline.paths
     assert topology_view(store, paths).owner is None
@@ -151,7 +151,7 @@ def test_the_view_shows_the_owner_of_the_turn_and_ignores_an_unreadable_owner(pi
     store.multi([], [Delete(owner)])
 
 
-def test_a_lane_is_the_owner_of_the_transaction_that_it_commits(pipeline: Pipeline) -> None:
+def test_the_view_shows_a_lane_as_the_owner_of_the_turn_while_it_commits(pipeline: Pipeline) -> None:
     pipeline.begins_as = LANE_TRY
     begun = pipeline.begin("r1")
     store, paths = pipeline.store, pipeline.paths
@@ -196,7 +196,7 @@ def skip(pipeline: Pipeline, txid: int) -> None:
     pipeline.ledger.run(commit_skip, answer.grant.token, states=[])
 
 
-def test_the_view_shows_a_skip_from_its_request_to_the_readmitted_transaction(pipeline: Pipeline) -> None:
+def test_the_view_shows_a_skip_from_its_request_until_the_readmission(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.begin("r2")
     pipeline.ledger.run(note_skip, 2, AUDIT)
@@ -226,7 +226,7 @@ def test_the_view_shows_a_skip_from_its_request_to_the_readmitted_transaction(pi
     assert (of(pipeline, 3).document.pinned, of(pipeline, 1).document.pinned) == (True, False)
 
 
-def test_a_skipped_transaction_stays_visible_after_the_history_has_dropped_it(
+def test_a_skipped_transaction_stays_visible_after_its_history_entry_was_deleted(
     each_store: Store, zookeeper_root: str
 ) -> None:
     pipeline = Pipeline(each_store, zookeeper_root, history=1)
@@ -256,7 +256,7 @@ def test_a_skipped_transaction_stays_visible_after_the_history_has_dropped_it(
     assert (of(pipeline, 1).status, of(pipeline, 1).readmitted_as) == ("READMITTED", 4)
 
 
-def test_a_batch_whose_predecessor_ended_elsewhere_waits_for_a_replay(pipeline: Pipeline) -> None:
+def test_a_batch_waits_for_a_replay_if_its_predecessor_ends_at_another_position(pipeline: Pipeline) -> None:
     pipeline.process(pipeline.begin("r1"))
     pipeline.process(pipeline.begin("r2"))
     pipeline.process(pipeline.begin("r3"))
@@ -269,7 +269,7 @@ def test_a_batch_whose_predecessor_ended_elsewhere_waits_for_a_replay(pipeline: 
     )
 
 
-def test_the_view_shows_automatic_replays_and_a_block_until_a_person_replays(pipeline: Pipeline) -> None:
+def test_the_view_shows_automatic_replays_and_a_blocked_transaction_until_a_person_replays(pipeline: Pipeline) -> None:
     first = pipeline.begin("r1")
     fail(pipeline, first, "900001")
     replay = ReplayRequest(first.attempt, "task1: it broke", counts=True, limit=1)
@@ -292,7 +292,7 @@ def test_the_view_shows_automatic_replays_and_a_block_until_a_person_replays(pip
     assert of(pipeline, 1).blocked is None
 
 
-def test_the_view_shows_for_which_transaction_a_run_yielded(pipeline: Pipeline) -> None:
+def test_the_view_shows_for_which_transaction_a_run_has_yielded_its_slot(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     waiter = Waiter("r2", 2, "000099", 1)

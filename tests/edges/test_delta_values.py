@@ -23,7 +23,7 @@ from tests.lake import read_back
     batches=TABLE_BATCHES,
     partition_by=st.sampled_from([(), (), ("a",)]),
 )
-def test_a_table_holds_exactly_the_returned_edge_values_or_refuses_the_rows(
+def test_a_delta_table_stores_the_edge_values_of_a_task_exactly_or_refuses_the_rows(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[dict[str, Any]]], partition_by: tuple[str, ...]
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("table")

@@ -108,12 +108,12 @@ def _zoneless(row: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_python_reads_each_edge_file_exactly_or_refuses_it(case: Case, tmp_path: Path) -> None:
+def test_python_reads_each_file_of_edge_values_exactly_or_refuses_the_file(case: Case, tmp_path: Path) -> None:
     check(case, read(case, tmp_path))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_python_reads_the_same_rows_in_a_large_batch(
+def test_python_reads_each_file_of_edge_values_exactly_in_a_large_batch_or_refuses_the_file(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_files, "_SMALL", 0)
@@ -121,7 +121,7 @@ def test_python_reads_the_same_rows_in_a_large_batch(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_record_batches_contain_each_edge_file_exactly_or_refuse_it(case: Case, tmp_path: Path) -> None:
+def test_each_file_of_edge_values_is_read_exactly_as_record_batches_or_is_refused(case: Case, tmp_path: Path) -> None:
     check(case, batches(case, tmp_path))
 
 
@@ -132,7 +132,7 @@ def is_small(case: Case) -> bool:
 
 @pytest.mark.parametrize(("size", "few"), [(1, 1000), (7, 0)], ids=["one thread", "threads"])
 @pytest.mark.parametrize("case", [case for case in CASES if is_small(case)], ids=lambda case: case.name)
-def test_the_division_of_a_file_into_blocks_does_not_change_its_rows(
+def test_the_rows_of_a_file_do_not_depend_on_how_the_file_is_split_into_blocks(
     case: Case, few: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_of_files, "BLOCK", size)
@@ -153,14 +153,16 @@ def for_spark() -> Iterator[Any]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("case", for_spark())
-def test_spark_reads_each_edge_file_exactly_or_refuses_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_reads_each_file_of_edge_values_exactly_or_refuses_the_file(
+    case: Case, tmp_path: Path, spark: SparkSession
+) -> None:
     check(case, read(case, tmp_path, spark))
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.worth("each file through a server of Spark")
-def test_a_spark_server_reads_each_edge_file_exactly_or_refuses_it(
+def test_a_spark_connect_server_reads_each_file_of_edge_values_exactly_or_refuses_the_file(
     tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="edges", server="test") as connected:
@@ -183,7 +185,9 @@ def test_spark_gets_no_rows_of_a_batch_with_a_refused_value(tmp_path: Path, spar
 
 @pytest.mark.spark
 @pytest.mark.parametrize("content", ["a,b\n1,x\n2\n", 'a,b\n1,x\n2,"y\n'])
-def test_spark_counts_no_rows_of_a_torn_file(tmp_path: Path, spark: SparkSession, content: str) -> None:
+def test_spark_counts_no_row_of_a_csv_file_that_ends_in_the_middle_of_a_line(
+    tmp_path: Path, spark: SparkSession, content: str
+) -> None:
     (tmp_path / "a.csv").write_text(content)
     source = FileSource(f"{tmp_path}/*.csv")
     batch = source.initialize_transaction(1, None)
@@ -193,6 +197,6 @@ def test_spark_counts_no_rows_of_a_torn_file(tmp_path: Path, spark: SparkSession
 
 
 @pytest.mark.spark
-def test_spark_refuses_numbers_in_an_undeclared_text_column(tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_refuses_numbers_in_a_text_column_without_a_declared_schema(tmp_path: Path, spark: SparkSession) -> None:
     case = json("numbers and texts", '{"s": "a"}\n{"s": [{"x": 1}]}\n{"s": 1}\n', REFUSED)
     check(case, read(case, tmp_path, spark))

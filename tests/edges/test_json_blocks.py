@@ -93,44 +93,46 @@ def lines_of(rows: list[Any], **how: Any) -> bytes:
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n", "\r\n\r\n"])
 @pytest.mark.parametrize(("schema", "rows"), [(FLAT, FULL), (NESTED, NESTS)], ids=["flat", "nested"])
-def test_ordinary_objects_are_proven(schema: str, rows: list[Any], separators: Any, ascii_only: bool, end: str) -> None:
+def test_arrow_reads_a_block_of_ordinary_json_objects(
+    schema: str, rows: list[Any], separators: Any, ascii_only: bool, end: str
+) -> None:
     lines = [json.dumps(row, separators=separators, ensure_ascii=ascii_only) for row in rows]
     block = ((end or "\n").join(lines) + end).encode()
     assert len(proven(block, schema)) == len(rows)
 
 
 @pytest.mark.parametrize("schema", ["s STRING", "o STRUCT<x: DOUBLE>", "l ARRAY<STRUCT<s: STRING>>"])
-def test_a_block_of_objects_with_undeclared_keys_is_proven(schema: str) -> None:
+def test_arrow_reads_a_block_of_objects_that_contain_undeclared_keys(schema: str) -> None:
     others: dict[str, Any] = {"x1": [[1], [], None], "x2": {"y": [{"z": True}], "e": {}}, "x3": None, "x4": -1.5e3}
     assert len(proven(lines_of([{**row, **others} for row in [FULL[0], *NESTS]] * 1000), schema)) == 5000
 
 
-def test_objects_with_a_few_keys_of_their_own_are_proven() -> None:
+def test_arrow_reads_a_block_of_objects_that_have_few_different_undeclared_keys() -> None:
     rows = [{"s": "x", f"k{number % 30}": number} for number in range(5000)]
     assert len(proven(lines_of(rows), "s STRING")) == 5000
 
 
-def test_a_block_whose_objects_each_have_another_key_is_left_to_the_rule() -> None:
+def test_a_block_in_which_each_object_has_a_different_key_is_not_read_by_arrow() -> None:
     assert read(lines_of([{"s": "x", f"k{number}": number} for number in range(5000)]), "s STRING") is LEFT
 
 
 @pytest.mark.parametrize("block", [b"", b"\n", b"\n\r\n\n"])
-def test_a_block_of_empty_lines_has_no_rows(block: bytes) -> None:
+def test_a_block_of_empty_lines_contains_no_rows(block: bytes) -> None:
     assert read(block, FLAT) == []
 
 
-def test_columns_without_a_value_are_proven() -> None:
+def test_arrow_reads_columns_that_have_no_value() -> None:
     assert len(proven(b'{"n":null}\n{}\n', f"{FLAT}, {NESTED}")) == 2
 
 
-def test_undeclared_texts_are_proven_and_undeclared_numbers_are_left_to_the_rule() -> None:
+def test_arrow_reads_texts_of_an_undeclared_column_and_does_not_read_numbers_in_it() -> None:
     columns = found_columns_of("s STRING, l ARRAY<STRING>")
     assert len(proven(b'{"s":"1","l":["a",null]}\n', columns)) == 1
     assert read(b'{"s":1}\n', columns) is LEFT
 
 
 @pytest.mark.parametrize("first", ["2013-01-31T10:00:00", "2013-01-31", "0001-01-01", "2013-01-31T10:00:00+02:00"])
-def test_times_of_several_forms_are_proven(first: str) -> None:
+def test_arrow_reads_timestamps_that_are_written_in_several_forms(first: str) -> None:
     assert len(proven(lines_of([{"at": first}, {"at": "2013-01-31 10:00"}]), "at TIMESTAMP")) == 2
 
 
@@ -142,11 +144,11 @@ def test_times_of_several_forms_are_proven(first: str) -> None:
         b'{"s":"5e","m":1}\n{"s":"\\u003ca\\u003e","m":2}\n',
     ],
 )
-def test_a_text_with_digits_before_an_e_is_not_taken_as_a_number(block: bytes) -> None:
+def test_a_text_that_contains_digits_before_an_e_is_not_read_as_a_number(block: bytes) -> None:
     proven(block, "s STRING, m DECIMAL(10,2)")
 
 
-def test_a_minus_zero_with_a_point_is_proven() -> None:
+def test_arrow_keeps_the_sign_of_minus_zero() -> None:
     assert repr(proven(b'{"d":-0.0,"f":-0.0}\n', "d DOUBLE, f FLOAT")[0]["d"]) == "-0.0"
 
 
@@ -247,30 +249,30 @@ WIDE = (
 
 
 @pytest.mark.parametrize("block", HOLES.values(), ids=HOLES)
-def test_values_that_arrow_may_read_differently_are_left_to_the_rule(block: bytes) -> None:
+def test_a_block_is_not_read_by_arrow_if_arrow_may_read_a_value_differently(block: bytes) -> None:
     assert read(block, WIDE) is LEFT
     assert read(b'{"n":1,"s":"x"}\n' * 3 + block, WIDE) is LEFT
 
 
-def test_maps_are_left_to_the_rule() -> None:
+def test_a_map_column_is_not_read_by_arrow() -> None:
     with pytest.raises(NotProven, match="a map"):
         objects_batch(b'{"a":{"x":1}}\n', nested_columns_of("a MAP<STRING, INT>"))
 
 
-def test_a_line_that_arrow_cannot_hold_is_left_to_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_for_arrow_is_not_read_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_of_json, "_LARGEST", 10)
     assert read(b'{"n":1234}\n', "n INT") is LEFT
 
 
 @pytest.mark.parametrize("schema", ["a DECIMAL(5,1)", "a ARRAY<DECIMAL(5,1)>", "a STRUCT<m: DECIMAL(5,1)>"])
-def test_exponents_are_found_where_only_a_part_of_a_column_is_a_decimal(schema: str) -> None:
+def test_a_column_is_not_read_by_arrow_if_a_decimal_in_it_is_written_with_an_exponent(schema: str) -> None:
     for value in (b"1e1", b"[1e1]", b'{"m":1e1}'):
         assert read(b'{"a":%s}\n' % value, schema) is LEFT
 
 
 @pytest.mark.parametrize("schema", ["n INT", "x INT"])
 @pytest.mark.parametrize("name", ["N", "", " n", "n\\u0000", "n\\u0000x", "\\u00e9", "\u0130"])
-def test_keys_that_differ_in_any_character_are_different_keys(schema: str, name: str) -> None:
+def test_keys_that_differ_in_any_character_are_different_columns(schema: str, name: str) -> None:
     proven(f'{{"n":1,"{name}":2}}\n'.encode(), schema)
 
 
@@ -278,7 +280,7 @@ def test_keys_that_differ_in_any_character_are_different_keys(schema: str, name:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_each_edge_value_is_read_as_the_rule_reads_it(kind: str) -> None:
+def test_each_edge_value_that_arrow_reads_equals_the_value_of_the_json_parser(kind: str) -> None:
     column = nested_columns_of(f"c {kind}")
     nested = nested_columns_of(f"c ARRAY<{kind}>, d STRUCT<e: {kind}>")
     for text in EDGES:
@@ -305,7 +307,9 @@ _BASES = [
 
 
 @given(base=st.sampled_from(_BASES), edits=_EDITS)
-def test_a_mutated_block_is_read_as_the_rule_reads_it(base: tuple[str, bytes], edits: Any) -> None:
+def test_rows_that_arrow_reads_from_a_randomly_edited_block_equal_the_rows_of_the_json_parser(
+    base: tuple[str, bytes], edits: Any
+) -> None:
     schema, block = base
     for at, length, token in edits:
         at %= len(block) + 1
@@ -329,5 +333,5 @@ _OBJECTS = st.dictionaries(st.sampled_from(["n", "d", "f", "m", "s", "v", "day",
     rows=st.lists(_OBJECTS, max_size=3),
     schema=st.sampled_from(["x INT", FLAT, "o STRUCT<x: STRING, y: ARRAY<DOUBLE>>"]),
 )
-def test_objects_of_any_values_are_read_as_the_rule_reads_them(rows: Any, schema: str) -> None:
+def test_rows_that_arrow_reads_from_random_objects_equal_the_rows_of_the_json_parser(rows: Any, schema: str) -> None:
     read(lines_of(rows, ensure_ascii=False), schema)

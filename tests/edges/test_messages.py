@@ -96,20 +96,20 @@ def of_rabbit(messages: Iterable[Message], *, arrow: bool = False) -> Any:
     return dicts(QUEUE.batches(taken)) if arrow else QUEUE.of(taken)
 
 
-def test_record_batches_contain_the_exact_values_of_each_source(topic: str, lists: str) -> None:
+def test_record_batches_contain_the_exact_message_values_of_each_source(topic: str, lists: str) -> None:
     assert texts(row["value"] for row in of_kafka(topic, 0, len(TAKEN), arrow=True)) == expected()
     assert texts(row["message"] for row in of_redis(lists, 0, len(TAKEN), arrow=True)) == expected()
     assert texts(row["message"] for row in of_rabbit(TAKEN, arrow=True)) == expected()
 
 
-def test_a_task_reads_the_exact_values_of_each_source(topic: str, lists: str) -> None:
+def test_a_task_reads_the_exact_message_values_of_each_source(topic: str, lists: str) -> None:
     assert texts(row["value"] for row in of_kafka(topic, 0, len(TAKEN))) == expected()
     assert texts(row["message"] for row in of_redis(lists, 0, len(TAKEN))) == expected()
     assert texts(row["message"] for row in of_rabbit(TAKEN)) == expected()
 
 
 @pytest.mark.parametrize("number", range(len(LEFT)), ids=lambda number: str(LEFT[number]))
-def test_a_task_refuses_a_batch_of_each_source_with_an_inexact_value(number: int, topic: str, lists: str) -> None:
+def test_a_task_refuses_a_batch_that_contains_an_inexact_value(number: int, topic: str, lists: str) -> None:
     with pytest.raises(RowsRefused, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: ") as refusal:
         list(of_kafka(topic, len(TAKEN) + number, 1))
     assert "\n" not in str(refusal.value)
@@ -123,20 +123,18 @@ def test_a_task_refuses_a_batch_of_each_source_with_an_inexact_value(number: int
 
 
 @pytest.mark.parametrize("message", TAKEN, ids=str)
-def test_record_batches_contain_each_value_that_a_task_reads(message: Message) -> None:
+def test_record_batches_contain_every_value_that_a_task_can_read(message: Message) -> None:
     assert texts(of_rabbit([message], arrow=True)) == texts(of_rabbit([message]))
 
 
 @pytest.mark.spark
-def test_spark_reads_the_exact_values_of_each_source(topic: str, lists: str, spark: SparkSession) -> None:
+def test_spark_reads_the_exact_message_values_of_each_source(topic: str, lists: str, spark: SparkSession) -> None:
     assert collected(of_kafka(topic, 0, len(TAKEN), spark), "value") == expected()
     assert collected(of_redis(lists, 0, len(TAKEN), spark), "message") == expected()
 
 
 @pytest.mark.spark
-def test_spark_refuses_a_batch_of_each_source_with_an_inexact_value(
-    topic: str, lists: str, spark: SparkSession
-) -> None:
+def test_spark_refuses_a_batch_that_contains_an_inexact_value(topic: str, lists: str, spark: SparkSession) -> None:
     for number in range(len(LEFT)):
         with pytest.raises(RowsRefused, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: "):
             of_kafka(topic, len(TAKEN) + number, 1, spark)
@@ -144,13 +142,13 @@ def test_spark_refuses_a_batch_of_each_source_with_an_inexact_value(
             of_redis(lists, len(TAKEN) + number, 1, spark)
 
 
-def test_a_refused_value_is_shown_with_its_column() -> None:
+def test_the_error_about_a_refused_value_shows_the_value_and_its_column() -> None:
     column = COLUMNS["BIGINT"]
     with pytest.raises(RowsRefused, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
         of_rabbit([next(each for each in MESSAGES if b": 19.99" in each.content and column.encode() in each.content)])
 
 
-def test_kafka_messages_read_in_pages_are_the_same_as_those_read_one_by_one(
+def test_reading_kafka_messages_in_pages_returns_the_same_rows_as_reading_them_one_by_one(
     topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = ", ".join(f"{name} {kind}" for kind, name in COLUMNS.items() if name != MAP)

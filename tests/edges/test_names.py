@@ -52,7 +52,7 @@ ALIKE = {
 """Why another one needs no test of its own."""
 
 
-def test_each_public_source_and_state_has_edge_tests_or_a_tested_equivalent() -> None:
+def test_each_public_source_and_state_has_edge_tests_or_an_equivalent_that_has_them() -> None:
     bases = {"Source", "TransactionalSource", "PartitionedTransactionalSource", "OpaquePartitionedTransactionalSource"}
     found = {name: getattr(airflow_tx, name) for name in airflow_tx.__all__}
     sources = {name for name, each in found.items() if inspect.isclass(each) and issubclass(each, Source)}
@@ -67,5 +67,5 @@ def test_each_committed_table_has_edge_tests() -> None:
 
 
 @pytest.mark.parametrize(("name", "file"), [*HELD.items(), *READ_AGAIN.items()])
-def test_the_edge_tests_listed_for_a_name_mention_the_name(name: str, file: str) -> None:
+def test_the_file_of_edge_tests_listed_for_a_class_mentions_the_class(name: str, file: str) -> None:
     assert name in (ROOT / file).read_text()

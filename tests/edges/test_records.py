@@ -29,20 +29,20 @@ class Name(str):
 
 
 @pytest.mark.parametrize("value", [np.float64(1.5), Offset(7), Level.HIGH, np.str_("a"), Name("b"), float("inf")])
-def test_a_value_of_a_subclass_is_stored_as_json_writes_it(value: Any) -> None:
+def test_a_value_of_a_subclass_is_stored_as_json_serializes_it(value: Any) -> None:
     stored = encode(Metadata(1, {"at": [value]}, value))
     again = decode(Metadata, "/meta", stored)
     assert json.dumps([again.rows, again.position]) == json.dumps([{"at": [value]}, value])
 
 
 @pytest.mark.parametrize("value", [np.int64(7), object(), 1j], ids=["int64", "object", "complex"])
-def test_a_value_without_a_json_form_is_refused_and_not_stored_as_a_text(value: Any) -> None:
+def test_a_value_that_json_cannot_represent_is_refused_and_not_stored_as_a_text(value: Any) -> None:
     with pytest.raises(TypeError):
         encode(Metadata(1, None, value))
 
 
 @pytest.mark.parametrize("found", [2, "1", True])
-def test_a_history_with_a_receipt_of_another_format_is_refused_with_its_path(found: Any) -> None:
+def test_a_history_record_with_a_receipt_of_another_format_is_refused_with_its_path(found: Any) -> None:
     receipt = plain_receipt().hashed()
     history = final_record(
         began=WHEN,

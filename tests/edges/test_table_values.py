@@ -58,7 +58,7 @@ def committed(grants: Grants, txid: int, table: SqlTable, rows: list[dict[Any, A
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches=TABLE_BATCHES, is_kept=st.booleans())
 @example(batches=[[{"a": 2**63}], [{"a": [1, 2]}]], is_kept=False)
-def test_a_table_holds_exactly_the_returned_edge_values_or_refuses_the_rows(
+def test_a_table_stores_the_edge_values_of_a_task_exactly_or_refuses_the_rows(
     make: MakeTable, batches: list[list[dict[str, Any]]], is_kept: bool
 ) -> None:
     table, grants = make(add_columns=True), Grants()
@@ -71,7 +71,7 @@ def test_a_table_holds_exactly_the_returned_edge_values_or_refuses_the_rows(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_column_with_an_odd_name_is_written_and_read(make: MakeTable, name: str) -> None:
+def test_values_of_a_column_with_an_unusual_name_are_written_and_read(make: MakeTable, name: str) -> None:
     table, late, grants = make(), make(add_columns=True), Grants()
     assert committed(grants, 1, table, [{name: "it's"}])
     assert committed(grants, 2, make(table.table), [{name: None}])
@@ -83,7 +83,7 @@ def test_a_column_with_an_odd_name_is_written_and_read(make: MakeTable, name: st
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_table_with_an_odd_name_is_written_and_read(make: MakeTable, name: str) -> None:
+def test_rows_of_a_table_with_an_unusual_name_are_written_and_read(make: MakeTable, name: str) -> None:
     table = make(name)
     try:
         assert committed(Grants(), 1, table, [{"a": 1}])
@@ -96,7 +96,7 @@ def test_a_table_with_an_odd_name_is_written_and_read(make: MakeTable, name: str
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_name_that_no_database_accepts_is_refused_in_one_line(make: MakeTable, name: Any) -> None:
+def test_a_column_name_that_no_database_accepts_is_refused_with_one_line(make: MakeTable, name: Any) -> None:
     table = make()
     assert not committed(Grants(), 1, table, [{name: 1}])
     assert table.read() == []
@@ -107,7 +107,9 @@ def test_a_name_that_no_database_accepts_is_refused_in_one_line(make: MakeTable,
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_name_that_only_some_databases_accept_is_accepted_or_refused_in_one_line(make: MakeTable, name: str) -> None:
+def test_a_column_name_that_some_databases_refuse_is_either_stored_or_refused_with_one_line(
+    make: MakeTable, name: str
+) -> None:
     table = make()
     taken = committed(Grants(), 1, table, [{name: 1}])
     assert [row[name] for row in table.read()] == [1] * taken

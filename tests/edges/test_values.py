@@ -34,7 +34,7 @@ def taken(kind: str, text: str) -> Any:
 
 
 @given(kind=st.sampled_from([name for name in TYPES if name not in ("FLOAT", "DOUBLE", "STRING")]), text=TEXTS)
-def test_an_accepted_text_has_the_same_value_when_it_is_written_again(kind: str, text: str) -> None:
+def test_an_accepted_text_keeps_its_value_when_it_is_written_and_parsed_again(kind: str, text: str) -> None:
     value = taken(kind, text)
     if value is REFUSED:
         return
@@ -68,7 +68,7 @@ def nearest(kind: str, exact: Fraction) -> Any:
 @example(kind="FLOAT", text=beside_middle("FLOAT", 1, -1))
 @example(kind="FLOAT", text=beside_middle("FLOAT", GREATEST, 1))
 @example(kind="FLOAT", text=beside_middle("FLOAT", GREATEST, 0))
-def test_a_number_text_becomes_the_nearest_value_of_its_type_or_is_refused(kind: str, text: str) -> None:
+def test_a_number_in_a_text_becomes_the_nearest_value_of_its_type_or_is_refused(kind: str, text: str) -> None:
     expected = nearest(kind, Fraction(text))
     assert taken(kind, text) == expected
     try:
@@ -81,7 +81,7 @@ def test_a_number_text_becomes_the_nearest_value_of_its_type_or_is_refused(kind:
 @given(kind=st.sampled_from(["FLOAT", "DOUBLE"]), value=st.integers() | st.integers(2**53, 2**130))
 @example(kind="FLOAT", value=2**60 + 2**36 + 1)
 @example(kind="DOUBLE", value=2**1024)
-def test_a_json_integer_becomes_the_nearest_value_of_its_type_or_is_refused(kind: str, value: int) -> None:
+def test_a_json_integer_becomes_the_nearest_float_or_is_refused(kind: str, value: int) -> None:
     try:
         found = KINDS[kind].of_json(value)
     except ValueError:
@@ -90,7 +90,7 @@ def test_a_json_integer_becomes_the_nearest_value_of_its_type_or_is_refused(kind
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_column_of_one_repeated_text_has_the_value_of_this_text(kind: str) -> None:
+def test_a_column_that_repeats_one_text_contains_the_parsed_value_of_this_text(kind: str) -> None:
     (to,) = arrow_types_of({"c": KINDS[kind]}).values()
     for text in EDGES:
         texts = pa.array([text, None, text], pa.string())
@@ -103,7 +103,7 @@ def test_a_column_of_one_repeated_text_has_the_value_of_this_text(kind: str) -> 
 
 
 @given(texts=st.lists(TEXTS, min_size=1))
-def test_a_column_of_several_texts_has_the_value_of_each_text(texts: list[str]) -> None:
+def test_a_column_of_several_texts_contains_the_parsed_value_of_each_text(texts: list[str]) -> None:
     for name, kind in KINDS.items():
         fine = [text for text in texts if taken(name, text) is not REFUSED]
         (to,) = arrow_types_of({"c": kind}).values()
@@ -116,7 +116,7 @@ def test_a_column_of_several_texts_has_the_value_of_each_text(texts: list[str]) 
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_record_batch_holds_each_accepted_value(kind: str) -> None:
+def test_a_record_batch_contains_each_accepted_value_unchanged(kind: str) -> None:
     values = [value for text in EDGES if (value := taken(kind, text)) is not REFUSED]
     reader = reader_of_dicts(({"c": value} for value in [*values, None]), arrow_types_of({"c": KINDS[kind]}))
     found = [row["c"] for batch in reader for row in batch.to_pylist()]
@@ -125,19 +125,19 @@ def test_a_record_batch_holds_each_accepted_value(kind: str) -> None:
 
 
 @given(value=st.integers(-(2**63), 2**63 - 1))
-def test_each_integer_in_the_range_of_a_type_is_accepted(value: int) -> None:
+def test_an_integer_is_accepted_if_it_is_in_the_range_of_its_type(value: int) -> None:
     for name, bits in (("TINYINT", 8), ("SMALLINT", 16), ("INT", 32), ("BIGINT", 64)):
         fits = -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
         assert taken(name, str(value)) == (value if fits else REFUSED)
 
 
 @given(value=st.decimals(-(10**8) + 1, 10**8 - 1, places=2))
-def test_each_decimal_in_the_range_of_a_type_is_accepted(value: Decimal) -> None:
+def test_a_decimal_is_accepted_if_it_is_in_the_range_of_its_type(value: Decimal) -> None:
     assert taken("DECIMAL(10,2)", f"{value:f}") == value
 
 
 @given(value=st.datetimes())
-def test_each_time_in_the_range_of_a_type_is_accepted(value: dt.datetime) -> None:
+def test_a_time_is_accepted_if_it_is_in_the_range_of_its_type(value: dt.datetime) -> None:
     assert taken("TIMESTAMP_NTZ", str(value)) == value
     assert taken("TIMESTAMP", str(value)) == value.replace(tzinfo=dt.timezone.utc)
     assert taken("DATE", str(value.date())) == value.date()
@@ -145,7 +145,7 @@ def test_each_time_in_the_range_of_a_type_is_accepted(value: dt.datetime) -> Non
 
 @pytest.mark.spark
 @pytest.mark.parametrize("form", ["csv", "json"])
-def test_the_page_of_values_shows_the_result_of_plain_spark_for_each_example(form: str, spark: SparkSession) -> None:
+def test_the_values_page_shows_the_result_of_spark_for_each_example(form: str, spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
     pages: Any = hook("value_pages")

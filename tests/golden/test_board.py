@@ -39,7 +39,7 @@ def known(answer: Any) -> Any:
     return text if isinstance(answer, str) else json.loads(text)
 
 
-def test_the_answers_of_all_reading_routes_match_the_golden_file(client: TestClient) -> None:
+def test_the_answers_of_all_get_routes_match_the_golden_file(client: TestClient) -> None:
     def get(path: str, **params: Any) -> Any:
         answer = client.get(f"/api/v1/{path}", params=params)
         assert answer.status_code < 500, answer.text
@@ -152,7 +152,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("output", ["json", "yaml", "plain", "table"])
-def test_the_printed_facts_of_transactions_match_the_golden_file(
+def test_the_printed_details_of_transactions_match_the_golden_file(
     here: None,  # noqa: F811
     topology: Topology,  # noqa: F811
     output: str,
@@ -173,7 +173,7 @@ def test_the_printed_facts_of_transactions_match_the_golden_file(
     check_golden(f"rows_{output}", found)
 
 
-def test_the_facts_of_transactions_on_the_page_match_the_golden_file(client: TestClient, topology: Topology) -> None:  # noqa: F811
+def test_the_details_of_transactions_on_the_page_match_the_golden_file(client: TestClient, topology: Topology) -> None:  # noqa: F811
     fill(topology)
     paths = ["transactions", *(f"transactions/{txid}" for txid in range(1, 8))]
     found = {path: known(client.get(f"/api/v1/topologies/trace/{path}").text) for path in paths}

@@ -9,7 +9,7 @@ from airflow_tx.state.lake.fence import RaisedFence
 from tests.golden.written import check_golden
 
 
-def test_the_fence_and_the_files_of_a_table_match_the_golden_file() -> None:
+def test_the_serialized_fence_and_files_of_a_table_match_the_golden_file() -> None:
     fence = Fence("life", Token(1, 7, 2, 5, "nonce", "birth"), False, '{"rows": 1}', "delta./orders")
     raised = RaisedFence(fence, 12, True, 3, False)
     path = "_airflow_tx/7.2.0123456789abcdef/day=2026-01-01/a.parquet"

@@ -18,19 +18,19 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.worth("what a DAG file imports is paid at every parse")
 @pytest.mark.parametrize("library", ["kazoo", "pandas", "pyarrow", "pyspark"])
-def test_a_dag_file_loads_no_heavy_library_through_the_package(loaded: dict[str, Any], library: str) -> None:
+def test_the_package_imports_no_heavy_library_when_a_dag_file_is_parsed(loaded: dict[str, Any], library: str) -> None:
     assert not [name for name in loaded["loaded"] if name.partition(".")[0] == library]
 
 
 @pytest.mark.parametrize("library", ["kazoo", "pandas", "pyspark"])
-def test_a_dag_file_loads_no_heavy_library_at_all(loaded: dict[str, Any], library: str) -> None:
+def test_a_dag_file_is_parsed_without_importing_a_heavy_library(loaded: dict[str, Any], library: str) -> None:
     assert library not in loaded["all"]
 
 
 @pytest.mark.worth("what a DAG file imports is paid at every parse")
-def test_a_first_dag_file_loads_at_most_eighty_modules(tmp_path: Path) -> None:
+def test_the_dag_file_of_the_start_page_imports_only_a_few_modules_of_the_package(tmp_path: Path) -> None:
     assert len(beyond_airflow(parse(tmp_path, *FIRST_PAGE, "FileSource")["loaded"])) <= 83
 
 
-def test_a_dag_file_with_every_public_name_except_sources_loads_few_modules(tmp_path: Path) -> None:
+def test_a_dag_file_that_imports_all_public_names_except_sources_loads_only_a_few_modules(tmp_path: Path) -> None:
     assert len(beyond_airflow(parse(tmp_path, *NAMES, "FileSource")["loaded"])) <= 92

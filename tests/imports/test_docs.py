@@ -27,7 +27,7 @@ def test_every_page_that_a_page_refers_to_exists(page: str) -> None:
     assert [target for target in targets if target not in GENERATED and not target.exists()] == []
 
 
-def test_every_file_and_room_that_the_architecture_page_names_exists() -> None:
+def test_every_file_and_folder_named_on_the_architecture_page_exists() -> None:
     named = re.findall(r"`([\w/]+(?:/|\.py|\.md))`", (ROOT / "docs/architecture.md").read_text())
     assert len(named) > 40
     assert [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "airflow_tx"))] == []
@@ -39,7 +39,7 @@ PUBLIC = r"from (airflow_tx(?:\.(?!(?:acks|sources|spark|state|testing) import)[
 @pytest.mark.parametrize(
     "file", [*PAGES, *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("dags/*.py"))]
 )
-def test_examples_import_public_names_only_by_their_public_path(file: str) -> None:
+def test_the_examples_import_public_names_only_from_their_public_modules(file: str) -> None:
     assert re.findall(PUBLIC, (ROOT / file).read_text()) == []
 
 
@@ -142,7 +142,7 @@ def _anchors(page: str) -> set[str]:
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text.lower()).strip()) for text in headings}
 
 
-def test_the_page_of_options_has_every_option_with_its_default() -> None:
+def test_the_options_page_lists_every_option_with_its_default() -> None:
     shown = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE))
     assert {name: text.strip("`") for name, text in shown.items()} == {
         name: option["default"] or "below `AIRFLOW_HOME" for name, option in OPTIONS.items()
@@ -161,7 +161,7 @@ def test_the_first_screen_is_short_and_the_same_in_the_readme_and_in_the_docs() 
     assert 100 < len(re.findall(r"\w+", re.sub(r"```.*?```", "", first, flags=re.DOTALL))) <= 250
 
 
-def test_the_tables_beside_a_state_that_need_rights_are_those_of_the_package() -> None:
+def test_the_operations_page_lists_every_table_for_which_a_state_needs_rights() -> None:
     page = (ROOT / "docs/howto/operate.md").read_text()
     rights = page.partition("## Rights of the database user\n")[2].partition("\n## ")[0]
     made = {table(None).name for table in (fence_table, portions_table, receipts_table)}
@@ -177,5 +177,5 @@ def test_the_tables_beside_a_state_that_need_rights_are_those_of_the_package() -
         ("docs/howto/move-from-storm.md", "## Trident's operations on streams"),
     ],
 )
-def test_a_reader_who_comes_with_storm_finds_its_words_on_the_first_pages(page: str, words: str) -> None:
+def test_the_first_pages_contain_the_words_that_a_storm_user_searches_for(page: str, words: str) -> None:
     assert words in (ROOT / page).read_text()

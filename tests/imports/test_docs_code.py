@@ -90,7 +90,7 @@ def _unfit(call: ast.Call, target: Any) -> list[str]:
     return []
 
 
-def test_the_code_lines_of_contributing_occur_in_the_examples() -> None:
+def test_every_code_line_of_the_contributing_guide_occurs_in_an_example() -> None:
     shown = "".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S))
     files = ("examples/shop_state.py", "docs/howto/write-a-source.md")
     known = {_bare(line) for file in files for line in (ROOT / file).read_text().splitlines()}
@@ -103,7 +103,7 @@ def _bare(line: str) -> str:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_each_python_block_of_a_page_compiles_against_the_package(block: str) -> None:
+def test_each_python_block_of_a_page_compiles_and_matches_the_package(block: str) -> None:
     assert faults(BLOCKS[block]) == []
 
 
@@ -195,7 +195,7 @@ def failure(code: str) -> str:
 
 
 @pytest.mark.parametrize("page", sorted({block.partition(":")[0] for block in BLOCKS}))
-def test_the_python_blocks_of_a_page_run(page: str) -> None:
+def test_the_python_blocks_of_a_page_run_without_an_error(page: str) -> None:
     if page in RUN_ELSEWHERE:
         assert Path(page).name in (ROOT / RUN_ELSEWHERE[page]).read_text()
         return
@@ -204,7 +204,7 @@ def test_the_python_blocks_of_a_page_run(page: str) -> None:
     assert len(failed) <= FRAGMENTS.get(page, 0), failed
 
 
-def test_a_yaml_block_names_variables_that_airflow_reads() -> None:
+def test_yaml_blocks_contain_only_environment_variables_that_airflow_reads() -> None:
     texts = [page.read_text() for page in sorted(ROOT.glob("docs/**/*.md"))]
     found = [block for text in texts for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
     values = [yaml.safe_load(block) for block in found]

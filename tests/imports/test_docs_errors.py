@@ -29,7 +29,7 @@ def test_each_error_has_a_cause_and_a_remedy(name: str) -> None:
     )
 
 
-def test_the_errors_page_shows_causes_and_remedies_from_the_code() -> None:
+def test_the_errors_page_shows_the_causes_and_remedies_that_the_code_defines() -> None:
     page = ERRORS.errors()
     assert "| Connection …, login | Give both login and password, or neither. |" in page
     assert "## KafkaUnreachable" in page

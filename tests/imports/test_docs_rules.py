@@ -12,13 +12,13 @@ PROTOCOL = RULES.sections(ROOT / "docs/protocol.md")
 TESTED = RULES.sections(ROOT / "tests/RULES.md")
 
 
-def test_every_test_of_a_rule_exists() -> None:
+def test_every_test_that_is_listed_for_a_protocol_rule_exists() -> None:
     names = {name for text in TESTED.values() for name in RULES.named(text)}
     assert len(names) > 150
     assert sorted(names - set(RULES.files())) == []
 
 
-def test_the_rules_have_the_sections_of_the_protocol_in_their_order() -> None:
+def test_the_tested_rules_follow_the_order_of_the_protocol_sections() -> None:
     assert [heading for heading in PROTOCOL if heading in TESTED] == list(TESTED)
 
 
@@ -38,7 +38,7 @@ def _by_number(sections: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def test_the_page_of_the_site_names_the_file_of_each_test() -> None:
+def test_the_rules_page_names_the_file_of_each_test() -> None:
     page = RULES.rules()
     assert "`test_a_replay_between_two_joined_steps_is_noticed` in `tests/" in page
     assert " in \n" not in page

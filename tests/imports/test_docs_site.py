@@ -56,7 +56,7 @@ CONCEPTS = sorted((ROOT / "docs/concepts").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", CONCEPTS, ids=[page.stem for page in CONCEPTS])
-def test_a_concept_has_a_picture_and_at_most_two_screens(page: Path) -> None:
+def test_a_concept_page_has_a_picture_and_fits_on_two_screens(page: Path) -> None:
     text = page.read_text()
     assert len(text.splitlines()) <= 80
     assert re.search(r"^```\n|!\[", text, re.MULTILINE)

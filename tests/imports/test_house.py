@@ -92,23 +92,23 @@ def _short(file: Path) -> str:
     return str(file.relative_to(PACKAGE))
 
 
-def test_no_file_is_too_long() -> None:
+def test_no_file_is_longer_than_the_limit() -> None:
     assert {_short(file) for file in all_files() if lines_of(file) > LONGEST} == set()
 
 
 @pytest.mark.worth("reads all code once for every ruler of the house")
 @pytest.mark.parametrize("ruler", RULERS, ids=lambda ruler: ruler.name.replace(" ", "-"))
-def test_each_measured_rule_stays_within_its_bound(ruler: Ruler) -> None:
+def test_each_measured_code_metric_is_within_its_bound(ruler: Ruler) -> None:
     assert ruler.measure() <= BOUNDS[ruler.name]
 
 
-def test_a_step_of_a_transaction_runs_through_few_files() -> None:
+def test_a_step_of_a_transaction_calls_code_in_only_a_few_files() -> None:
     walked = {step: len(walk.files) for step, walk in walks().items()}
     assert {step: files for step, files in walked.items() if files > FILES_OF_A_WALK[step]} == {}
 
 
 @pytest.mark.parametrize("file", all_files(), ids=_short)
-def test_a_module_is_named_by_a_noun(file: Path) -> None:
+def test_the_name_of_a_module_is_a_noun(file: Path) -> None:
     words = set((file.parent.name if file.stem == "__init__" else file.stem).split("_"))
     assert not {word for word in words if len(word) > 6 and word.endswith("ing")} - GERUNDS
     assert not (words & VERBS) - NOUNS_AS_WELL
@@ -150,7 +150,7 @@ def test_a_public_name_has_one_meaning() -> None:
 # --- imports -----------------------------------------------------------------------------------------------------
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_no_files_import_each_other_in_a_cycle() -> None:
     """Circles through imports for the type checker have a ruler of their own, which is at 0."""
     modules = frozenset(map(module_name, all_files()))
     left = {module_name(file): imports_of(file, modules, types=False) for file in all_files()}
@@ -171,7 +171,7 @@ def pages() -> set[str]:
 
 
 @pytest.mark.parametrize("file", all_files(), ids=_short)
-def test_texts_refer_only_to_documents_of_the_repository(file: Path, pages: set[str]) -> None:
+def test_comments_and_docstrings_refer_only_to_documents_in_the_repository(file: Path, pages: set[str]) -> None:
     text = file.read_text()
     assert not DOCUMENTS.findall(text)
     assert set(PAGE.findall(text)) <= pages

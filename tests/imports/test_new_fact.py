@@ -69,7 +69,7 @@ print(json.dumps({
 """
 
 
-def test_a_new_fact_of_a_transaction_needs_changes_in_three_files(tmp_path: Path) -> None:
+def test_a_new_fact_about_a_transaction_needs_changes_in_only_three_files(tmp_path: Path) -> None:
     copy = tmp_path / "airflow_tx"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "ui", "*.cjs"))
     for name, edits in EDITS.items():

@@ -15,24 +15,24 @@ LONGEST_SENTENCE = 30
 
 
 @pytest.mark.parametrize("page", WORDS)
-def test_a_page_keeps_its_bound(page: str) -> None:
+def test_the_number_of_words_of_a_page_is_within_its_bound(page: str) -> None:
     assert page in BOUNDS, (
         f"a new page: give it a bound in {__package__}.page_words, and name the page it makes shorter"
     )
     assert BOUNDS[page] - SLACK <= WORDS[page] <= BOUNDS[page]
 
 
-def test_the_site_keeps_its_bound() -> None:
+def test_the_number_of_words_of_all_pages_is_within_its_bound() -> None:
     assert sum(WORDS.values()) <= SITE
     assert sum(BOUNDS.values()) <= SITE
 
 
-def test_a_new_page_names_a_page_that_it_makes_shorter() -> None:
+def test_each_new_page_is_listed_with_an_existing_page_that_it_shortens() -> None:
     assert MADE_SHORTER.keys() <= BOUNDS.keys()
     assert set(MADE_SHORTER.values()) <= BOUNDS.keys()
 
 
-def test_every_bound_is_of_a_page() -> None:
+def test_every_bound_belongs_to_an_existing_page() -> None:
     assert BOUNDS.keys() == WORDS.keys()
 
 
@@ -53,7 +53,7 @@ NAMED = re.compile(r"\b((?:docs/)?[a-z_/-]+\.md)((?: §§?[\d, ]+)|#[\w-]+)?")
 
 
 @pytest.mark.parametrize("file", CODE, ids=lambda file: file.relative_to(ROOT).as_posix())
-def test_a_page_that_code_names_exists_with_its_section(file: str) -> None:
+def test_every_page_and_section_that_code_refers_to_exists(file: str) -> None:
     for name, place in NAMED.findall((ROOT / file).read_text()):
         path = ROOT / "docs" / name.removeprefix("docs/")
         path = path if path.exists() else ROOT / name

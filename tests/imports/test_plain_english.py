@@ -43,14 +43,14 @@ def lines(findings: list[Finding]) -> str:
 
 @pytest.mark.worth("reads every text once, for both bounds")
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_text_stays_within_its_bound_of_hard_words(kind: str) -> None:
+def test_the_number_of_hard_words_in_each_kind_of_text_is_within_its_bound(kind: str) -> None:
     hard = measured(kind).hard
     assert len(hard) <= BOUNDS[kind], f"{len(hard)} hard words in {kind}, mend yours of these: {lines(hard)}"
 
 
 @pytest.mark.worth("reads every text once, for both bounds")
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_text_stays_within_its_bound_of_long_sentences(kind: str) -> None:
+def test_the_number_of_long_sentences_in_each_kind_of_text_is_within_its_bound(kind: str) -> None:
     share = measured(kind).share_long
     long = measured(kind).long
     assert round(share, 1) <= LONG[kind], f"{share:.2f} % of {kind} are long, divide yours of these: {lines(long)}"
@@ -99,7 +99,7 @@ def test_a_hard_word_is_found(text: str, words: str) -> None:
         "A retold tale is no whomever.",
     ],
 )
-def test_a_plain_sentence_has_no_hard_word(text: str) -> None:
+def test_no_hard_word_is_found_in_a_plain_sentence(text: str) -> None:
     assert found(text) == []
 
 
@@ -114,12 +114,12 @@ def test_a_finding_names_the_file_the_line_the_hard_word_and_a_replacement() -> 
     ]
 
 
-def test_a_hard_opening_is_found_in_each_paragraph_and_table_cell() -> None:
+def test_a_sentence_with_a_hard_opening_is_found_in_each_paragraph_and_table_cell() -> None:
     remedies = {finding.remedy for finding in hard_words(Text("page.md", 1, "x\n\nWhat is lost is named.\n| Nobody |"))}
     assert remedies >= set(OPENINGS.values())
 
 
-def test_sentences_end_at_full_stops_and_items_of_lists() -> None:
+def test_a_sentence_ends_at_a_full_stop_or_at_the_end_of_a_list_item() -> None:
     text = Text(
         "page.md", 1, "# A heading\n\nOne is `a. B` here. Two is\nlonger.\n\n* three is\n  this\n* four is that\n"
     )

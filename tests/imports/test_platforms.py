@@ -25,7 +25,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_modules_can_be_imported_where_linux_socket_options_are_missing() -> None:
+def test_all_modules_can_be_imported_without_the_linux_socket_options() -> None:
     names = ["airflow_tx.state.sql.database", "airflow_tx.spark.writers", "airflow_tx.testing.servers.zookeeper"]
     done = subprocess.run([sys.executable, "-c", IMPORT_AGAIN, *names], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -33,5 +33,5 @@ def test_modules_can_be_imported_where_linux_socket_options_are_missing() -> Non
 
 def test_only_one_module_reads_the_proc_file_system() -> None:
     readers = {file.name for file in PACKAGE.rglob("*.py") if '"/proc' in file.read_text()}
-    # `test_a_limit_is_plain_time_if_the_kernel_does_not_count_stalls` is the test of this one.
+    # `test_a_deadline_uses_plain_time_if_the_kernel_does_not_count_stalls` is the test of this one.
     assert readers == {"deadline.py"}

@@ -72,14 +72,14 @@ def _import_without(blocked: tuple[str, ...], modules: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_imports_follow_the_contract_of_the_layers() -> None:
+def test_imports_between_packages_follow_the_configured_layers() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([linter, "--no-logo", "--no-cache"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("folders", [LEDGER, ["state"], ["outputs/messages"]])
-def test_the_protocol_the_state_and_the_ackers_need_only_the_standard_library(folders: list[str]) -> None:
+def test_the_ledger_the_states_and_the_ackers_import_only_the_standard_library(folders: list[str]) -> None:
     _import_without(HEAVY, _modules(*folders))
 
 
@@ -94,13 +94,13 @@ def test_sources_and_staging_load_no_heavy_library_before_they_read_or_write() -
 
 
 @pytest.mark.parametrize("room", ["sources", "state"])
-def test_a_dag_file_that_names_all_sources_or_states_loads_no_heavy_library(room: str) -> None:
+def test_a_dag_file_that_imports_all_sources_or_states_loads_no_heavy_library(room: str) -> None:
     code = f"import sys; from airflow_tx.{room} import *; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert not set(done.stdout.split()) & set(HEAVY)
 
 
-def test_an_application_on_a_spark_cluster_needs_no_airflow_and_no_zookeeper() -> None:
+def test_an_application_on_a_spark_cluster_imports_no_airflow_and_no_zookeeper_module() -> None:
     _import_without(("airflow", "kazoo"), _modules("spark"))
 
 
@@ -111,18 +111,18 @@ def test_the_pytest_plugin_loads_no_heavy_library() -> None:
 # --- doors -------------------------------------------------------------------------------------------------------
 
 
-def test_other_rooms_import_a_room_only_through_its_door() -> None:
+def test_other_packages_import_from_a_package_only_through_its_public_module() -> None:
     assert given().keys() - {"airflow_tx", *DOORS} == set()
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_door_exports_only_names_that_other_rooms_import(door: str) -> None:
+def test_a_public_module_exports_only_names_that_other_packages_import(door: str) -> None:
     _, internal = listed(door)
     stored = {name.removeprefix(f"{door}.") for names in json.loads(STORED.read_text()).values() for name in names}
     assert sorted(internal.keys() - given().get(door, set()) - stored) == []
 
 
-def test_no_room_imports_a_backend_through_a_door() -> None:
+def test_only_listed_modules_import_a_backend_through_a_public_module() -> None:
     rooms = _listed_in(NO_BACKEND, "source_modules")
     backends = _listed_in(NO_BACKEND, "forbidden_modules")
     files = [file for file in measured_files() if module_name(file).startswith(rooms)]

@@ -41,7 +41,7 @@ def test_the_next_transaction_notices_deleted_rows(state: SqlTable, grants: Gran
             grants.commit_rows(3, state, ROWS, attempt)
 
 
-def test_a_database_that_was_restored_from_an_older_copy_is_noticed(
+def test_the_next_transaction_reports_a_database_that_was_restored_from_an_older_copy(
     url: str, table: str, grants: Grants, run: Run
 ) -> None:
     state = SqlTable.from_url(url, table=table)
@@ -57,7 +57,9 @@ def test_a_database_that_was_restored_from_an_older_copy_is_noticed(
     run("DROP TABLE {t}_copy")
 
 
-def test_a_dropped_column_is_refused_with_the_ddl_that_adds_it(state: SqlTable, grants: Grants, run: Run) -> None:
+def test_a_dropped_column_is_refused_with_the_statement_that_adds_it_again(
+    state: SqlTable, grants: Grants, run: Run
+) -> None:
     run("ALTER TABLE {t} DROP COLUMN note")
     with pytest.raises(StateDiffers, match="lacks column note of the rows") as found:
         grants.commit_rows(3, state, ROWS)
@@ -66,14 +68,16 @@ def test_a_dropped_column_is_refused_with_the_ddl_that_adds_it(state: SqlTable, 
     assert [row["note"] for row in state.read()] == [None, None, "x"]
 
 
-def test_a_dropped_column_is_added_with_add_columns(state: SqlTable, grants: Grants, run: Run) -> None:
+def test_a_dropped_column_is_added_again_if_add_columns_is_set(state: SqlTable, grants: Grants, run: Run) -> None:
     state.add_columns = state._store._adds_columns = True
     run("ALTER TABLE {t} DROP COLUMN note")
     grants.commit_rows(3, state, ROWS)
     assert [row["note"] for row in state.read()] == [None, None, "x"]
 
 
-def test_a_recreated_table_takes_the_next_rows(state: SqlTable, grants: Grants, run: Run) -> None:
+def test_the_next_transaction_can_write_to_a_table_that_was_recreated_with_the_same_rows(
+    state: SqlTable, grants: Grants, run: Run
+) -> None:
     run("CREATE TABLE {t}_copy AS SELECT id, tx_txid FROM {t}")
     run("DROP TABLE {t}")
     run("ALTER TABLE {t}_copy RENAME TO {t}")
@@ -82,7 +86,9 @@ def test_a_recreated_table_takes_the_next_rows(state: SqlTable, grants: Grants, 
     assert [row["id"] for row in state.read()] == [1, 1, 5]
 
 
-def test_a_column_whose_type_was_changed_is_noticed(state: SqlTable, grants: Grants, run: Run) -> None:
+def test_the_next_transaction_reports_a_column_whose_type_was_changed(
+    state: SqlTable, grants: Grants, run: Run
+) -> None:
     run("CREATE TABLE {t}_copy AS SELECT id, tx_txid FROM {t}")
     run("DROP TABLE {t}")
     run("CREATE TABLE {t} (id BIGINT, note BIGINT, tx_row BIGINT, tx_txid BIGINT)")
@@ -120,7 +126,7 @@ def narrowed(request: pytest.FixtureRequest, url: str, run: Run) -> tuple[Any, R
 
 
 @ALTERED
-def test_a_narrowed_column_rounds_no_value_of_a_long_lived_state(
+def test_an_open_state_rounds_no_value_after_one_of_its_columns_was_narrowed(
     url: str, table: str, grants: Grants, narrowed: tuple[Any, Run], run: Run
 ) -> None:
     value, narrow = narrowed
@@ -136,7 +142,7 @@ def test_a_narrowed_column_rounds_no_value_of_a_long_lived_state(
 
 
 @ALTERED
-def test_a_column_narrowed_after_the_raise_rounds_no_value(
+def test_no_value_is_rounded_if_a_column_is_narrowed_between_raise_and_write(
     url: str, table: str, grants: Grants, narrowed: tuple[Any, Run], run: Run
 ) -> None:
     value, narrow = narrowed
@@ -158,7 +164,7 @@ def test_a_column_narrowed_after_the_raise_rounds_no_value(
 @ALTERED
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("rows_before", [1, 1_001])
-def test_a_sum_column_narrowed_after_the_raise_rounds_no_value(
+def test_no_sum_is_rounded_if_a_column_is_narrowed_between_raise_and_write(
     url: str, table: str, grants: Grants, run: Run, complete: bool, rows_before: int
 ) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum("numeric")})

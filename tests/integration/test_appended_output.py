@@ -98,7 +98,7 @@ def content(table: DeltaTable) -> list[dict[str, Any]]:
 @pytest.mark.lead
 @pytest.mark.worth("executors write a table of a lake: by spark-submit, and on a Connect server")
 @pytest.mark.parametrize("by", [pytest.param("submit", marks=pytest.mark.long), "connect"])
-def test_rows_written_by_executors_are_all_published_together_with_another_state(
+def test_rows_written_by_executors_become_visible_in_one_commit_with_another_state(
     topology: Topology, orders: DeltaTable, by: str
 ) -> None:
     operator: Any = connect()
@@ -125,7 +125,9 @@ def test_rows_written_by_executors_are_all_published_together_with_another_state
     assert "INT96" not in {column.physical_type for file in files for column in pq.ParquetFile(file).schema}
 
 
-def test_a_replay_leaves_only_its_own_rows_and_an_empty_output_commits(topology: Topology, orders: DeltaTable) -> None:
+def test_a_replay_keeps_only_its_own_rows_and_an_output_without_rows_commits(
+    topology: Topology, orders: DeltaTable
+) -> None:
     operator = connect("none")
     operator.reliable = False
     assert processed(topology, operator).commit(append_to(orders)) is None
@@ -153,20 +155,20 @@ def test_each_instance_of_a_mapped_application_appends_its_rows(topology: Topolo
     assert sum(row["n"] for row in other.read()) == 2000
 
 
-def test_rows_of_a_type_that_the_table_cannot_hold_are_refused_by_the_task_in_one_line(topology: Topology) -> None:
+def test_rows_with_a_type_that_the_table_cannot_store_are_refused_in_one_line(topology: Topology) -> None:
     with pytest.raises(TxError) as refused:
         processed(topology, connect("interval"))
     assert "column for has the type interval day" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_an_empty_text_that_the_table_would_store_as_null_is_refused(topology: Topology, orders: DeltaTable) -> None:
+def test_an_empty_text_is_refused_if_the_table_would_store_it_as_null(topology: Topology, orders: DeltaTable) -> None:
     with pytest.raises(TxError, match="partition column kind has an empty text, .*: give NULL or another text"):
         processed(topology, connect("empty"))
     assert orders.read() == []
 
 
-def test_an_output_whose_files_are_missing_from_the_table_folder_is_refused(
+def test_an_output_is_refused_if_its_files_are_missing_in_the_folder_of_the_table(
     topology: Topology, orders: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DeltaTable, "list_staged", lambda *where: [])
@@ -174,7 +176,7 @@ def test_an_output_whose_files_are_missing_from_the_table_folder_is_refused(
         processed(topology, connect())
 
 
-def test_an_appended_output_cannot_be_read_as_rows(topology: Topology) -> None:
+def test_an_output_that_was_appended_to_a_table_cannot_be_read_as_rows(topology: Topology) -> None:
     operator = connect()
     operator.reliable = False
     run = processed(topology, operator)

@@ -103,7 +103,9 @@ def test_no_setting_of_a_mariadb_server_changes_a_value(
 
 
 @pytest.mark.parametrize("careless_postgres", [("synchronous_commit", "off")], indirect=True)
-def test_a_commit_is_synchronous_even_if_the_database_disables_this(careless_postgres: str, table: str) -> None:
+def test_a_commit_is_synchronous_even_if_the_database_turns_synchronous_commits_off(
+    careless_postgres: str, table: str
+) -> None:
     with in_a_table(careless_postgres, table)._store.transaction() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
 
@@ -119,7 +121,7 @@ def test_the_statements_of_a_guard_run_in_the_time_zone_of_the_database(
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_column_of_jsonb_is_refused(url: str, table: str, grants: Grants) -> None:
+def test_a_jsonb_column_is_refused(url: str, table: str, grants: Grants) -> None:
     query(url, f"CREATE TABLE {table} (j jsonb, tx_txid bigint)")
     query(url, f"CREATE INDEX ON {table} (tx_txid)")
     with pytest.raises(StateError, match="column j of table .* is jsonb, which would change the values"):
@@ -128,7 +130,7 @@ def test_a_column_of_jsonb_is_refused(url: str, table: str, grants: Grants) -> N
 
 @pytest.mark.parametrize("url", ["mariadb", pytest.param("mysql", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize(("kind", "most"), [("TINYTEXT", 255), ("TEXT", 65_535), ("VARCHAR(9)", 9)])
-def test_a_text_that_is_too_long_for_its_column_is_refused_even_if_only_spaces_exceed(
+def test_a_text_longer_than_its_column_is_refused_even_if_only_spaces_exceed_the_length(
     url: str, table: str, grants: Grants, kind: str, most: int
 ) -> None:
     query(url, f"CREATE TABLE {table} (t {kind} CHARACTER SET utf8mb4, tx_txid BIGINT, INDEX (tx_txid))")

@@ -39,7 +39,7 @@ def described(url: str, table: str, *keys: str, **values: Any) -> SqlState:
     return SqlState.from_url(url, table=table, keys=keys or ("product",), values=values)
 
 
-def test_the_sql_of_the_page_adds_a_column(url: str, table: str, grants: Grants) -> None:
+def test_the_sql_statements_on_the_page_add_a_column(url: str, table: str, grants: Grants) -> None:
     commit(grants, 1, described(url, table, amount=Sum()), product="tea", amount=5)
     added = described(url, table, amount=Sum(), refunds=Sum())
     with pytest.raises(StateError, match=r"exists with other columns: it lacks refunds \(bigint\), tx_prev_refunds"):
@@ -49,7 +49,7 @@ def test_the_sql_of_the_page_adds_a_column(url: str, table: str, grants: Grants)
     assert found == [{"product": "tea", "amount": 9, "refunds": 2}]
 
 
-def test_the_sql_of_the_page_drops_a_column(url: str, table: str, grants: Grants) -> None:
+def test_the_sql_statements_on_the_page_drop_a_column(url: str, table: str, grants: Grants) -> None:
     commit(grants, 1, described(url, table, orders=Count(), amount=Sum()), product="tea", orders=1, amount=5)
     if url.startswith("sqlite"):
         with pytest.raises(OperationalError, match="after drop column: no such column: amount"):
@@ -60,14 +60,14 @@ def test_the_sql_of_the_page_drops_a_column(url: str, table: str, grants: Grants
     assert found == [{"product": "tea", "orders": 3}]
 
 
-def test_the_sql_of_the_page_renames_a_column(url: str, table: str, grants: Grants) -> None:
+def test_the_sql_statements_on_the_page_rename_a_column(url: str, table: str, grants: Grants) -> None:
     commit(grants, 1, described(url, table, amount=Sum()), product="tea", amount=5)
     change(url, table, "rename")
     found = commit(grants, 2, described(url, table, total=Sum()), product="tea", total=4)
     assert found == [{"product": "tea", "total": 9}]
 
 
-def test_the_sql_of_the_page_adds_a_key_column(postgres: LocalPostgres, table: str, grants: Grants) -> None:
+def test_the_sql_statements_on_the_page_add_a_key_column(postgres: LocalPostgres, table: str, grants: Grants) -> None:
     url = postgres.url()
     commit(grants, 1, described(url, table, orders=Count()), product="tea", orders=1)
     change(url, table, "key")

@@ -51,7 +51,7 @@ def pipeline(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) 
 
 
 @pytest.mark.worth("starts the Airflow of all commands")
-def test_list_and_show_print_what_the_ledger_contains(
+def test_the_list_and_show_commands_print_the_content_of_the_ledger(
     airflow: Commands, pipeline: Pipeline, zookeeper: LocalZooKeeper, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -80,7 +80,7 @@ def test_list_and_show_print_what_the_ledger_contains(
     assert again == topology
 
 
-def test_list_status_prints_only_transactions_or_topologies_of_that_status(
+def test_the_list_command_with_a_status_prints_only_transactions_or_topologies_of_this_status(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -102,7 +102,9 @@ def test_list_status_prints_only_transactions_or_topologies_of_that_status(
 
 
 @pytest.mark.worth("a watch that a person ends")
-def test_list_watch_repeats_until_it_is_interrupted(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+def test_the_list_command_with_the_watch_option_repeats_until_it_is_interrupted(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
     pipeline.run("r1")
     command = [sys.executable, "-m", "airflow", "tx", "list", "--watch", "--root", zookeeper_root]
     environment = {**os.environ, **airflow.environment}
@@ -115,7 +117,7 @@ def test_list_watch_repeats_until_it_is_interrupted(airflow: Commands, pipeline:
     assert process.returncode == 0
 
 
-def test_list_shows_other_topologies_beside_an_unreadable_topology(
+def test_the_list_command_shows_the_other_topologies_if_one_topology_is_unreadable(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -129,7 +131,7 @@ def test_list_shows_other_topologies_beside_an_unreadable_topology(
     assert listed[1]["problem"] is None
 
 
-def test_a_command_about_an_unknown_name_fails_with_one_line(
+def test_a_command_with_an_unknown_name_fails_with_one_line(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -162,7 +164,7 @@ def test_a_command_about_an_unknown_name_fails_with_one_line(
         assert "--dag-id" not in told[0] or arguments[0] == "repair"
 
 
-def test_an_unknown_txid_is_reported_as_a_txid_and_not_as_a_name(
+def test_a_command_with_an_unknown_txid_reports_the_txid_and_not_the_topology(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -182,7 +184,9 @@ def test_the_help_shows_a_required_reason_without_brackets(airflow: Commands, co
     assert "[--why text]" not in usage
 
 
-def test_delete_prints_its_result_as_json(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+def test_the_delete_command_prints_its_result_as_json(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
     pipeline.begin("r1")
     delete = ("tx", "delete", "flights", "--why", "over", "--yes")
     (told,) = airflow.json(*delete, "--dry-run", root=zookeeper_root)
@@ -191,7 +195,7 @@ def test_delete_prints_its_result_as_json(airflow: Commands, pipeline: Pipeline,
     assert told["done"].startswith("Deleted: topology flights.")
 
 
-def test_the_exit_code_distinguishes_done_refused_and_usage_errors(
+def test_the_exit_code_distinguishes_success_refusals_and_usage_errors(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -228,7 +232,7 @@ def test_the_exit_code_distinguishes_done_refused_and_usage_errors(
     assert "There is no topology below /nothing_yet" in airflow.told("tx", "list", root="/nothing_yet")
 
 
-def test_a_lost_state_is_accepted_only_when_a_person_confirms(
+def test_a_lost_state_is_accepted_only_after_a_person_confirms_it(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -250,7 +254,7 @@ def test_a_lost_state_is_accepted_only_when_a_person_confirms(
     assert pipeline.totals() == [2, 3]
 
 
-def test_repair_rebuilds_a_lost_ledger_from_the_states_and_reset_empties_them(
+def test_repair_rebuilds_a_lost_ledger_from_the_states_and_a_reset_empties_the_states(
     airflow: Commands,
     pipeline: Pipeline,
     zookeeper_root: str,
@@ -381,7 +385,7 @@ def test_repair_prints_its_result_as_json_rows(airflow: Commands, pipeline: Pipe
     assert done["done"].startswith("the ledger and its states were emptied")
 
 
-def test_state_forget_is_refused_while_the_dag_updates_the_state(
+def test_state_forget_is_refused_if_the_dag_still_updates_the_state(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -426,7 +430,7 @@ def test_a_dry_run_of_a_rebuild_lists_the_runs_that_begin_again_and_changes_noth
     assert pipeline.totals() == [6, 6]
 
 
-def test_a_dry_run_of_state_rename_reports_whether_the_fence_moves_too(
+def test_a_dry_run_of_state_rename_reports_whether_the_fence_would_move(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     root, (new, two) = zookeeper_root, pipeline.states
@@ -467,7 +471,7 @@ def test_a_refused_state_rename_does_not_move_the_fence(
     assert old.fence() == held
 
 
-def test_repair_back_is_refused_until_the_states_were_set_back(
+def test_repair_back_is_refused_until_the_states_have_been_restored_to_the_older_transaction(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -489,7 +493,7 @@ def test_repair_back_is_refused_until_the_states_were_set_back(
     assert pipeline.run("r2") == 3
 
 
-def test_ddl_prints_each_missing_statement_of_a_dag_once(airflow: Commands) -> None:
+def test_the_ddl_command_prints_each_missing_statement_of_a_dag_once(airflow: Commands) -> None:
     airflow.begin({"the_dag.py": DAG})  # so that the database is empty
     printed = airflow.run("tx", "ddl", "the_dag", root="/unused").splitlines()
     assert printed[0] == "-- connection tx_state: run as the owner of the tables"

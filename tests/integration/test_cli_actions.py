@@ -75,7 +75,7 @@ def done(rows: list[dict[str, Any]]) -> dict[int | None, str]:
     return {row["txid"]: row["done"] for row in rows}
 
 
-def test_a_skip_waits_for_its_turn_and_then_also_skips_later_marked_transactions(
+def test_a_skip_waits_for_its_turn_and_then_also_skips_later_transactions_with_a_noted_skip(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -192,7 +192,7 @@ def test_a_skip_is_refused_if_a_state_without_undo_may_hold_the_transaction(
     state.clear()
 
 
-def test_a_skip_is_refused_if_a_state_that_left_the_dag_may_hold_the_transaction(
+def test_a_skip_is_refused_if_a_state_removed_from_the_dag_may_hold_the_transaction(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     granted(pipeline, "r1", "tx_state.one", "tx_state.gone")
@@ -204,7 +204,7 @@ def test_a_skip_is_refused_if_a_state_that_left_the_dag_may_hold_the_transaction
     assert found.skip is None
 
 
-def test_a_skip_stays_noted_without_effect_while_a_state_cannot_be_reached(
+def test_a_skip_is_recorded_and_waits_while_a_state_cannot_be_reached(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.begin("r1")
@@ -222,7 +222,7 @@ def test_a_skip_stays_noted_without_effect_while_a_state_cannot_be_reached(
     assert record(pipeline, 1) is None
 
 
-def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(
+def test_a_stale_batch_is_replayed_before_it_is_skipped(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     pipeline.begin("r1")
@@ -248,7 +248,7 @@ def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(
     assert topology(pipeline).skips == [2]
 
 
-def test_a_skipped_batch_is_readmitted_once_and_its_run_is_restarted(
+def test_a_skipped_batch_is_readmitted_only_once_and_its_run_restarts(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -290,7 +290,7 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_is_restarted(
     assert "cli_readmit" in [event for event, _ in runs.audited()]
 
 
-def test_a_replay_restarts_ended_runs_and_leaves_live_runs_unchanged(
+def test_a_replay_restarts_ended_runs_and_does_not_change_live_runs(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -328,7 +328,7 @@ def test_a_replay_restarts_ended_runs_and_leaves_live_runs_unchanged(
     assert "cli_replay" in [event for event, _ in runs.audited()]
 
 
-def test_replay_changed_rows_is_recorded_and_is_refused_if_a_state_may_hold_the_rows(
+def test_a_replay_for_changed_rows_is_recorded_and_is_refused_if_a_state_may_hold_the_rows(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -360,7 +360,7 @@ def test_replay_changed_rows_is_recorded_and_is_refused_if_a_state_may_hold_the_
     assert told.startswith("Transaction 2 of flights keeps its rows: it may be in state tx_state.gone already")
 
 
-def test_replay_changed_rows_is_refused_for_a_source_that_reads_a_log(
+def test_a_replay_for_changed_rows_is_refused_for_a_source_that_reads_a_log(
     airflow: Commands, store: ZooKeeperStore, runs: Runs, zookeeper_root: str
 ) -> None:
     logged = Pipeline(store, zookeeper_root, topology="logged")
@@ -371,7 +371,7 @@ def test_replay_changed_rows_is_refused_for_a_source_that_reads_a_log(
     assert "reads a log, whose rows never change. Nothing was changed." in told
 
 
-def test_a_command_reports_a_locked_metadata_database_in_one_line_and_can_be_repeated(
+def test_a_command_fails_with_one_line_while_the_metadata_database_is_locked(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -386,7 +386,7 @@ def test_a_command_reports_a_locked_metadata_database_in_one_line_and_can_be_rep
     assert runs.states() == {"r1": "running"}
 
 
-def test_replay_failed_restarts_failed_transactions_and_runs_that_yielded(
+def test_the_replay_failed_command_restarts_failed_transactions_and_runs_that_yielded(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -421,7 +421,7 @@ def test_replay_failed_restarts_failed_transactions_and_runs_that_yielded(
     assert done(told)[2] == "its run was cleared"
 
 
-def test_a_transaction_whose_run_has_ended_is_listed_as_failed_with_its_remedy(
+def test_a_transaction_whose_run_has_ended_is_listed_as_failed_with_the_command_to_replay_it(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -451,7 +451,7 @@ def test_a_transaction_whose_run_has_ended_is_listed_as_failed_with_its_remedy(
     assert waits() == {}
 
 
-def test_a_list_shows_the_ledger_while_the_database_of_airflow_is_away(
+def test_the_list_command_shows_the_ledger_while_the_airflow_database_is_unreachable(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     pipeline.request = TopologyRequest(DAG_ID, "transactional", 8)
@@ -462,7 +462,7 @@ def test_a_list_shows_the_ledger_while_the_database_of_airflow_is_away(
     assert "cannot be read: no such table: dag_run." in tried.told
 
 
-def test_list_shows_a_blocked_transaction_until_a_person_replays_it(
+def test_the_list_command_shows_a_blocked_transaction_until_a_person_replays_it(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -485,7 +485,7 @@ def test_list_shows_a_blocked_transaction_until_a_person_replays_it(
     assert record(pipeline, 1).phase is Phase.PROCESSING  # type: ignore[union-attr]
 
 
-def test_a_skip_restarts_the_runs_that_had_yielded(
+def test_a_skip_restarts_the_runs_that_had_yielded_their_slots(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     pipeline.begin("r1")
@@ -506,7 +506,7 @@ def test_a_skip_restarts_the_runs_that_had_yielded(
     assert topology(pipeline).yielded == {}
 
 
-def test_show_combines_the_positions_of_a_partitioned_batch(
+def test_the_show_command_combines_the_positions_of_all_partitions_of_a_batch(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     parted = Pipeline(store, zookeeper_root, topology="parted")
@@ -522,7 +522,7 @@ def test_show_combines_the_positions_of_a_partitioned_batch(
     ]
 
 
-def test_rename_gives_a_topology_the_new_name_of_its_dag_and_keeps_its_states(
+def test_the_rename_command_gives_a_topology_the_new_name_of_its_dag_and_keeps_its_states(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = zookeeper_root
@@ -570,7 +570,7 @@ def test_rename_gives_a_topology_the_new_name_of_its_dag_and_keeps_its_states(
     assert "cli_rename" in [event for event, _ in runs.audited()]
 
 
-def test_rename_assigns_a_topology_that_keeps_its_name_to_the_renamed_dag(
+def test_the_rename_command_can_assign_an_unchanged_topology_to_a_renamed_dag(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.request = TopologyRequest("old_dag", "transactional", 8)
@@ -634,7 +634,7 @@ def test_delete_removes_an_ended_topology_and_release_frees_its_states_for_anoth
     assert [event for event, _ in runs.audited()].count("cli_delete") >= 5
 
 
-def test_a_recreated_run_gets_its_scheduled_dates_unless_another_run_has_them(
+def test_a_recreated_run_gets_its_scheduled_dates_unless_another_run_has_the_same_dates(
     runs: Runs,
 ) -> None:
     midnight = [f"2013-01-0{day}T00:00:00+00:00" for day in range(1, 4)]
@@ -694,7 +694,7 @@ def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(
     assert any(event == "cli_accept_check" and "closed" in extra for event, extra in runs.audited())
 
 
-def test_accept_check_replays_a_transaction_whose_run_does_not_exist(
+def test_accept_check_creates_a_missing_run_again(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     checked(pipeline, "r1", "positive")
@@ -707,7 +707,7 @@ def test_accept_check_replays_a_transaction_whose_run_does_not_exist(
 
 
 @pytest.mark.parametrize("named", ["1", "--failed"])
-def test_a_run_stranded_in_a_cancelled_backfill_is_listed_and_replayed_without_force(
+def test_a_run_queued_in_a_cancelled_backfill_is_listed_and_replayed_without_the_force_option(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, named: str
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -734,7 +734,7 @@ def test_a_queued_run_of_a_paused_dag_is_listed_with_the_command_that_unpauses_t
 
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
-def test_a_backfill_is_refused_before_it_creates_runs_that_airflow_would_not_start(
+def test_backfill_is_refused_before_it_creates_runs_that_airflow_would_not_start(
     airflow: Commands, runs: Runs, zookeeper_root: str, why: str
 ) -> None:
     backfill = ("tx", "backfill", "dated", "--from", "2026-05-01", "--to", "2026-05-02")

@@ -88,7 +88,7 @@ def repair(airflow: Commands, root: str, *options: str, fails: bool = False) -> 
     )
 
 
-def test_repair_ends_creates_the_lines_of_an_older_ledger(
+def test_repair_ends_adds_the_missing_lines_to_the_book_of_ends_of_an_older_ledger(
     airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     root = pipeline.paths.root
@@ -113,7 +113,7 @@ def test_repair_ends_creates_the_lines_of_an_older_ledger(
     )
 
 
-def test_repair_ends_begins_the_book_of_ends_at_the_first_whole_receipt(
+def test_repair_ends_begins_the_book_of_ends_at_the_first_complete_receipt(
     airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     root = pipeline.paths.root
@@ -131,7 +131,9 @@ def test_repair_ends_begins_the_book_of_ends_at_the_first_whole_receipt(
     assert [each["txid"] for each in airflow.json("tx", "receipts", "flights", "--to", "3", root=root)] == [3]
 
 
-def test_a_topology_without_a_table_is_refused(airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline) -> None:
+def test_repair_ends_is_refused_for_a_topology_without_a_table(
+    airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline
+) -> None:
     root = pipeline.paths.root
     without_book(store, pipeline.paths)
     airflow.begin({"the_dag.py": _WITHOUT_TABLE})
@@ -143,7 +145,9 @@ def test_a_topology_without_a_table_is_refused(airflow: Commands, store: ZooKeep
     assert store.get(pipeline.paths.ends) is None
 
 
-def test_commands_answer_from_the_book_of_ends_beyond_the_history(airflow: Commands, pipeline: Pipeline) -> None:
+def test_commands_read_the_book_of_ends_for_transactions_that_left_the_history(
+    airflow: Commands, pipeline: Pipeline
+) -> None:
     root = pipeline.paths.root
     rows = airflow.json("tx", "list", "flights", "--limit", "10", root=root)
     assert [(each["txid"], each["status"], each["run_id"]) for each in rows] == [
@@ -158,7 +162,7 @@ def test_commands_answer_from_the_book_of_ends_beyond_the_history(airflow: Comma
     assert [(each["topology"], each["txid"], each["matched"]) for each in found] == [("flights", 2, "run")]
 
 
-def test_find_searches_the_run_keys_of_transactions_whose_receipts_are_gone(
+def test_find_searches_the_run_keys_of_transactions_whose_receipts_are_missing(
     airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     root = pipeline.paths.root

@@ -98,7 +98,7 @@ def chain(
     state.clear()
 
 
-def test_commands_list_show_request_and_restate_a_transaction_that_is_behind(
+def test_the_commands_show_and_restate_a_transaction_that_is_behind_a_correction(
     airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -135,7 +135,7 @@ def test_commands_list_show_request_and_restate_a_transaction_that_is_behind(
     assert found["txid"] == 1
 
 
-def test_find_by_another_topology_names_the_topology_that_is_read(
+def test_find_names_the_upstream_topology_if_another_topology_is_given(
     airflow: Commands, chain: Chain, zookeeper_root: str
 ) -> None:
     for what in ("orders:4", "nope:1", "orders:", "1-2"):
@@ -146,7 +146,7 @@ def test_find_by_another_topology_names_the_topology_that_is_read(
     assert told == "--from = 3 cannot be used. Give a transaction up to 2, the last transaction to compare."
 
 
-def test_every_command_reports_that_a_reader_of_a_reset_topology_cannot_continue(
+def test_every_command_reports_that_a_reader_of_a_reset_upstream_topology_cannot_continue(
     airflow: Commands, chain: Chain, zookeeper_root: str
 ) -> None:
     orders, root = chain.orders, zookeeper_root
@@ -162,7 +162,7 @@ def test_every_command_reports_that_a_reader_of_a_reset_topology_cannot_continue
     assert shown["downstream"] == "totals: not taken yet"
 
 
-def test_previews_of_delete_and_reset_name_the_topologies_that_read_this_one(
+def test_a_preview_of_delete_or_reset_names_the_topologies_downstream(
     airflow: Commands, chain: Chain, zookeeper_root: str
 ) -> None:
     of_dag = ("--dag-id", "orders_dag", "--why", "over", "--dry-run")
@@ -173,7 +173,7 @@ def test_previews_of_delete_and_reset_name_the_topologies_that_read_this_one(
     assert "Topologies that read it: totals. Reset them, too." in [each["done"] for each in told]
 
 
-def test_a_transaction_that_stays_behind_is_a_finding_until_a_person_follows(
+def test_a_transaction_that_stays_behind_is_a_finding_until_a_person_restates_it(
     airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
 ) -> None:
     root = zookeeper_root
@@ -191,7 +191,7 @@ def test_a_transaction_that_stays_behind_is_a_finding_until_a_person_follows(
     assert chain.found().behind == ()
 
 
-def test_restate_follow_reports_when_no_transaction_is_behind(
+def test_restate_follow_reports_that_no_transaction_is_behind(
     airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
 ) -> None:
     chain.request()
@@ -204,7 +204,7 @@ def test_restate_follow_reports_when_no_transaction_is_behind(
     )
 
 
-def test_topologies_that_read_each_other_are_a_finding(
+def test_verify_reports_topologies_that_read_each_other(
     airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
 ) -> None:
     orders = chain.orders

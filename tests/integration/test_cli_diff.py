@@ -82,7 +82,7 @@ def _diff(airflow: Commands, *arguments: str) -> tuple[int, str, str]:
     return code or 0, output, told
 
 
-def test_equal_states_end_with_exit_code_0(airflow: Commands, tables: tuple[_Table, _Table]) -> None:
+def test_diff_of_equal_states_ends_with_exit_code_0(airflow: Commands, tables: tuple[_Table, _Table]) -> None:
     code, output, _ = _diff(airflow, _OLD, _NEW)
     assert code == 0
     assert output.splitlines() == [
@@ -91,7 +91,7 @@ def test_equal_states_end_with_exit_code_0(airflow: Commands, tables: tuple[_Tab
     ]
 
 
-def test_differing_keys_are_printed_and_end_with_exit_code_1(airflow: Commands, tables: tuple[_Table, _Table]) -> None:
+def test_diff_prints_differing_keys_and_ends_with_exit_code_1(airflow: Commands, tables: tuple[_Table, _Table]) -> None:
     old, new = tables
     old.commit(3, AA=1, B6=4)
     new.commit(3, DL=5)
@@ -116,7 +116,7 @@ def test_differing_keys_are_printed_and_end_with_exit_code_1(airflow: Commands, 
     assert json.loads(output)[0]["different"] == {"count": 1, "keys": []}
 
 
-def test_states_at_different_positions_end_with_one_line_and_exit_code_2(
+def test_diff_of_states_at_different_positions_fails_with_one_line_and_exit_code_2(
     airflow: Commands, tables: tuple[_Table, _Table]
 ) -> None:
     tables[0].commit(3, AA=1)
@@ -183,7 +183,7 @@ def test_diff_wait_waits_until_both_states_are_at_one_position(
         ((_OLD, _NEW, "--limit", "-1"), "--limit = -1 cannot be used"),
     ],
 )
-def test_wrong_arguments_of_diff_end_with_one_line_and_exit_code_2(
+def test_diff_with_wrong_arguments_fails_with_one_line_and_exit_code_2(
     airflow: Commands, arguments: tuple[str, ...], said: str
 ) -> None:
     code, _, told = _diff(airflow, *arguments)
@@ -191,7 +191,7 @@ def test_wrong_arguments_of_diff_end_with_one_line_and_exit_code_2(
     assert told.startswith(said), told
 
 
-def test_an_unreachable_database_is_an_error_and_not_a_difference(
+def test_diff_reports_an_unreachable_database_as_an_error_and_not_as_a_difference(
     airflow: Commands, tables: tuple[_Table, _Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = json.dumps({"conn_type": "sqlite", "host": "/nowhere/state.db"})

@@ -74,7 +74,7 @@ def test_a_topology_of_another_ledger_is_found_by_its_short_and_its_full_name(
     assert f"--conn-id zookeeper_default --root {ROOTS[0]}" in told
 
 
-def test_a_topology_of_the_configured_ledger_wins_over_a_namesake_in_another_ledger(
+def test_a_topology_of_the_configured_ledger_is_preferred_over_a_namesake_in_another_ledger(
     airflow: Commands, store: ZooKeeperStore
 ) -> None:
     begun(store, ROOTS[0], "bills", "bills")
@@ -97,7 +97,7 @@ def test_a_topology_name_in_several_ledgers_is_refused_until_the_full_name_is_gi
     assert shown["run_id"] == "r1"
 
 
-def test_list_names_topologies_of_other_ledgers_by_the_names_that_commands_accept(
+def test_the_list_command_shows_topologies_of_other_ledgers_with_names_that_commands_accept(
     airflow: Commands, store: ZooKeeperStore
 ) -> None:
     begun(store, HOME, "flights", "another")
@@ -112,12 +112,14 @@ def test_list_names_topologies_of_other_ledgers_by_the_names_that_commands_accep
     assert own["topology"] == "flights"
 
 
-def test_a_topology_in_no_ledger_and_no_dag_is_reported_as_unknown(airflow: Commands, store: ZooKeeperStore) -> None:
+def test_a_topology_that_is_in_no_ledger_and_no_dag_is_reported_as_unknown(
+    airflow: Commands, store: ZooKeeperStore
+) -> None:
     said = airflow.run("tx", "show", "nosuch", root=HOME, fails=True)
     assert said.startswith("No topology 'nosuch' in the ledger at /at_home/nosuch")
 
 
-def test_list_shows_other_topologies_while_one_ledger_is_away(
+def test_the_list_command_shows_the_other_topologies_while_one_ledger_is_unreachable(
     airflow: Commands, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow.begin({**FILES, "far.py": FAR}, known=True)
@@ -130,7 +132,7 @@ def test_list_shows_other_topologies_while_one_ledger_is_away(
 
 
 @pytest.mark.parametrize("given", ["--back 1", "--state-lost tx_state.flights", "--ledger-lost"])
-def test_a_repair_of_a_ledger_that_the_dag_does_not_use_names_the_command_to_repeat(
+def test_a_repair_of_a_ledger_that_the_dag_does_not_use_prints_the_command_to_use_instead(
     airflow: Commands, store: ZooKeeperStore, given: str
 ) -> None:
     begun(store, HOME, "bills", "bills")
@@ -139,6 +141,6 @@ def test_a_repair_of_a_ledger_that_the_dag_does_not_use_names_the_command_to_rep
     assert f"Repeat: airflow tx repair bills {given} {there}" in said
 
 
-def test_repair_back_of_a_topology_that_has_not_begun_is_refused(airflow: Commands, store: ZooKeeperStore) -> None:
+def test_repair_back_is_refused_for_a_topology_that_does_not_exist(airflow: Commands, store: ZooKeeperStore) -> None:
     said = airflow.run("tx", "repair", "bills", "--back", "1", "--yes", root=ROOTS[0], fails=True)
     assert said.startswith("No topology 'bills' in the ledger at /of_finance/bills")

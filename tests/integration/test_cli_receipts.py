@@ -166,7 +166,7 @@ def test_verify_reports_an_unreadable_history_record_as_one_finding(
     ],
     ids=" ".join,
 )
-def test_a_command_that_needs_a_damaged_record_names_its_path_and_field_and_writes_nothing(
+def test_a_command_names_the_path_and_field_of_a_damaged_record_and_writes_nothing(
     airflow: Commands, store: ZooKeeperStore, root: str, damage: str, arguments: tuple[str, ...]
 ) -> None:
     path = f"{root}/flights/history/3"
@@ -231,7 +231,9 @@ def test_verify_finds_a_changed_journal_entry(
     assert found.endswith(" of key run 2 belongs to transaction 2 and key another run")
 
 
-def test_verify_values_finds_a_changed_value_by_the_total_of_its_column(airflow: Commands, root: str) -> None:
+def test_verify_values_reports_a_changed_value_because_the_total_of_its_column_differs(
+    airflow: Commands, root: str
+) -> None:
     assert findings(airflow, root, "--values") == []
     execute(airflow, "UPDATE words SET n = n + 1")
     assert findings(airflow, root) == []
@@ -240,7 +242,7 @@ def test_verify_values_finds_a_changed_value_by_the_total_of_its_column(airflow:
     ]
 
 
-def test_an_accepted_change_is_a_note_and_the_next_change_is_a_finding(airflow: Commands, root: str) -> None:
+def test_an_accepted_change_is_only_a_note_and_the_next_change_is_a_finding(airflow: Commands, root: str) -> None:
     accept = ("tx", "accept-change", "flights", "--state", "tx_state.words")
     code, _, refused = airflow._answer((*accept, "--why", "none", "--yes"), root)
     assert code != 0
@@ -262,7 +264,7 @@ def test_an_accepted_change_is_a_note_and_the_next_change_is_a_finding(airflow: 
     assert findings(airflow, root, "--values") == []
 
 
-def test_verify_recount_finds_batches_whose_rows_have_changed(airflow: Commands, root: str) -> None:
+def test_verify_recount_reports_batches_whose_source_rows_have_changed(airflow: Commands, root: str) -> None:
     assert findings(airflow, root, "--recount", "3") == []
     told = airflow.run("tx", "verify", "flights", "--recount", "3", root=root)
     assert "note: transaction 4: it could not be recounted: row 4 is gone" in told.splitlines()
@@ -275,14 +277,14 @@ def test_verify_recount_finds_batches_whose_rows_have_changed(airflow: Commands,
         assert all(each.endswith(" now, and 1 row was counted") for each in found)
 
 
-def test_find_finds_the_transaction_that_counted_a_row(airflow: Commands, root: str) -> None:
+def test_the_find_command_prints_the_transaction_that_counted_a_row(airflow: Commands, root: str) -> None:
     (found,) = airflow.json("tx", "find", "flights", "3", root=root)
     assert (found["txid"], found["run_id"], found["written"]) == (3, "run 3", "tx_state.words: 1 keys")
     told = airflow.run("tx", "find", "flights", "9", root=root, fails=True)
     assert told == "No final transaction of flights has '9'; receipts go back to transaction 1."
 
 
-def test_receipts_are_printed_completely_as_json(airflow: Commands, root: str) -> None:
+def test_the_receipts_command_prints_complete_receipts_as_json(airflow: Commands, root: str) -> None:
     found = airflow.json("tx", "receipts", "flights", "--from", "2", "--to", "3", root=root)
     read = [Receipt.from_json(each) for each in found]
     assert [(each.txid, each.hash) for each in read] == [(each["txid"], each["hash"]) for each in found]
@@ -309,7 +311,7 @@ def test_every_command_names_the_restatement_of_a_restated_transaction(
     assert findings(airflow, root, "--values") == []
 
 
-def test_changed_source_rows_of_a_restated_transaction_are_no_finding(
+def test_verify_recount_does_not_report_changed_source_rows_of_a_restated_transaction(
     airflow: Commands, store: ZooKeeperStore, root: str
 ) -> None:
     pipeline = pipeline_of(airflow, store, root)
@@ -323,7 +325,7 @@ def test_changed_source_rows_of_a_restated_transaction_are_no_finding(
     (airflow.dags / "twice").unlink()
 
 
-def test_show_reads_a_transaction_beyond_the_history_from_its_journal_entry(
+def test_the_show_command_reads_a_transaction_that_left_the_history_from_its_journal_entry(
     airflow: Commands, store: ZooKeeperStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
@@ -345,7 +347,7 @@ def test_a_table_of_receipts_fits_into_a_narrow_terminal(airflow: Commands, root
         assert max(map(len, told.splitlines())) <= 80
 
 
-def test_transactions_given_up_by_a_repair_fail_verify_strict(airflow: Commands, root: str) -> None:
+def test_verify_strict_fails_if_a_repair_has_given_up_transactions(airflow: Commands, root: str) -> None:
     execute(airflow, "DELETE FROM airflow_tx_receipts WHERE txid = 5")
     airflow.run(
         "tx", "repair", "flights", "--state-lost", "tx_state.words", "--unseen", "--why", "a test", "--yes", root=root

@@ -110,7 +110,7 @@ def each_kind(request: pytest.FixtureRequest, make: Made) -> Rejecting:
     return make(request.param)
 
 
-def test_rows_of_tasks_and_malformed_rows_are_counted_in_a_table_of_each_kind(
+def test_the_rejected_command_counts_rows_of_tasks_and_malformed_rows_in_each_kind_of_table(
     each_kind: Rejecting, asked: Callable[..., Any]
 ) -> None:
     each_kind.committed("r1", [LATE, NEGATIVE], "home,5", "help,soon", "home,90")
@@ -122,7 +122,7 @@ def test_rows_of_tasks_and_malformed_rows_are_counted_in_a_table_of_each_kind(
     ]
 
 
-def test_the_rows_of_a_transaction_are_shown_in_a_table_of_each_kind(
+def test_the_rejected_command_shows_the_rows_of_one_transaction_in_each_kind_of_table(
     each_kind: Rejecting, asked: Callable[..., Any]
 ) -> None:
     each_kind.committed("r1", [LATE], "home,5", "help,soon")
@@ -137,7 +137,7 @@ def test_the_rows_of_a_transaction_are_shown_in_a_table_of_each_kind(
     }  # fmt: skip
 
 
-def test_rejected_counts_a_restatement_in_place_of_the_restated_transaction(
+def test_the_rejected_command_counts_a_restatement_instead_of_the_restated_transaction(
     each_kind: Rejecting, asked: Callable[..., Any]
 ) -> None:
     each_kind.committed("r1", [LATE])
@@ -146,7 +146,7 @@ def test_rejected_counts_a_restatement_in_place_of_the_restated_transaction(
     assert counts(asked()) == [("count", "below 0", 1, 1, 3, 3), ("count", "too late", 1, 1, 2, 2)]
 
 
-def test_a_restatement_without_rejected_rows_removes_those_of_the_restated_transaction(
+def test_a_restatement_without_rejected_rows_removes_the_rows_of_the_restated_transaction(
     each_kind: Rejecting, asked: Callable[..., Any]
 ) -> None:
     each_kind.committed("r1", [LATE])
@@ -156,7 +156,7 @@ def test_a_restatement_without_rejected_rows_removes_those_of_the_restated_trans
 
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["sqlite", "delta"])
-def test_rows_of_a_spark_application_are_counted(
+def test_the_rejected_command_counts_the_rows_that_a_spark_application_rejects(
     make: Made, asked: Callable[..., Any], spark: SparkSession, kind: str
 ) -> None:
     visits = make(kind)
@@ -176,7 +176,7 @@ def _early(topology: Rejecting, txid: int) -> str:
     return f"State {topology.table.name}: transaction {txid}, which is not final: its rows do not count yet"
 
 
-def test_rejected_does_not_count_rows_of_a_commit_that_is_not_final(
+def test_the_rejected_command_does_not_count_rows_of_a_commit_that_is_not_final(
     each_kind: Rejecting, asked: Callable[..., Any], refused: Callable[..., str], commands: Commands
 ) -> None:
     each_kind.committed("r1", [LATE])
@@ -188,7 +188,7 @@ def test_rejected_does_not_count_rows_of_a_commit_that_is_not_final(
     assert told.splitlines()[-1] == _early(each_kind, 2)
 
 
-def test_a_restatement_that_is_not_final_is_named_beside_the_rows(
+def test_the_rejected_command_names_a_restatement_that_is_not_final_yet(
     each_kind: Rejecting, asked: Callable[..., Any], commands: Commands
 ) -> None:
     each_kind.committed("r1", [LATE])
@@ -199,14 +199,16 @@ def test_a_restatement_that_is_not_final_is_named_beside_the_rows(
     assert told.splitlines()[-1] == _early(each_kind, 3)
 
 
-def test_a_skipped_transaction_does_not_count(each_kind: Rejecting, asked: Callable[..., Any]) -> None:
+def test_the_rejected_command_does_not_count_a_skipped_transaction(
+    each_kind: Rejecting, asked: Callable[..., Any]
+) -> None:
     each_kind.commit(each_kind.processed("r1", [LATE]), killed_before_the_mark)
     each_kind.skip(1)
     each_kind.committed("r2", [LATE])
     assert counts(asked()) == [("count", "too late", 1, 1, 2, 2)]
 
 
-def test_rejected_filters_by_task_and_reason(visits: Rejecting, asked: Callable[..., Any]) -> None:
+def test_the_rejected_command_can_filter_rows_by_task_and_reason(visits: Rejecting, asked: Callable[..., Any]) -> None:
     visits.committed("r1", [LATE, NEGATIVE], "home,5", "help,soon", "home,90")
     assert counts(asked("--task", "count", "--reason", "too late")) == [("count", "too late", 1, 1, 1, 1)]
     assert [row["task"] for row in asked("--task", "(malformed)")] == [""]
@@ -215,7 +217,7 @@ def test_rejected_filters_by_task_and_reason(visits: Rejecting, asked: Callable[
     assert found["rejected"] == 1
 
 
-def test_rejected_counts_rows_beyond_the_limit_and_names_the_option_that_prints_them(
+def test_the_rejected_command_reports_hidden_rows_and_names_the_option_that_prints_them(
     visits: Rejecting, typed: Callable[..., str], asked: Callable[..., Any]
 ) -> None:
     visits.committed("r1", [({"n": number}, "odd") for number in range(25)], *["home,5"] * 25)
@@ -225,7 +227,7 @@ def test_rejected_counts_rows_beyond_the_limit_and_names_the_option_that_prints_
     assert len(asked("1", *last.rpartition("add ")[2].rstrip(".").split())[0]["rows"]) == 25
 
 
-def test_rejected_prints_tables_for_a_person(
+def test_the_rejected_command_can_print_plain_tables(
     visits: Rejecting, typed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visits.committed("r1", [LATE], "home,5", "help,soon")
@@ -235,7 +237,7 @@ def test_rejected_prints_tables_for_a_person(
     assert '{"page": "home", "seconds": 90}' in typed("1", "--output", "plain")
 
 
-def test_yaml_output_equals_json_output(
+def test_the_yaml_output_of_the_rejected_command_equals_its_json_output(
     visits: Rejecting, typed: Callable[..., str], asked: Callable[..., Any]
 ) -> None:
     visits.committed("r1", [LATE], "home,5", "help,soon")
@@ -246,12 +248,16 @@ def test_yaml_output_equals_json_output(
 # --- nothing rejected ---------------------------------------------------------------------------------------------
 
 
-def test_a_table_that_does_not_exist_yet_is_no_error(each_kind: Rejecting, typed: Callable[..., str]) -> None:
+def test_the_rejected_command_succeeds_if_the_table_does_not_exist_yet(
+    each_kind: Rejecting, typed: Callable[..., str]
+) -> None:
     each_kind.begin("r1")
     assert typed() == "No rejected row matches the command.\n"
 
 
-def test_a_transaction_without_rejected_rows_is_no_error(each_kind: Rejecting, typed: Callable[..., str]) -> None:
+def test_the_rejected_command_succeeds_for_a_transaction_without_rejected_rows(
+    each_kind: Rejecting, typed: Callable[..., str]
+) -> None:
     each_kind.committed("r1")
     assert typed("1") == "No rejected row matches the command.\n"
 
@@ -265,7 +271,7 @@ def follow(commands: Commands, line: str, root: str) -> str:
     return commands.run(*words[1:], root=root)
 
 
-def test_a_topology_without_a_table_is_refused(
+def test_the_rejected_command_is_refused_if_the_topology_has_no_table_of_rejected_rows(
     visits: Rejecting, commands: Commands, refused: Callable[..., str]
 ) -> None:
     (commands.dags / "visits.py").write_text(visits.dag_file(rejected=False))
@@ -276,18 +282,22 @@ def test_a_topology_without_a_table_is_refused(
     )
 
 
-def test_an_unknown_transaction_is_refused(visits: Rejecting, commands: Commands, refused: Callable[..., str]) -> None:
+def test_the_rejected_command_is_refused_for_an_unknown_transaction(
+    visits: Rejecting, commands: Commands, refused: Callable[..., str]
+) -> None:
     visits.committed("r1", [LATE])
     line = refused("visits", "99")
     assert "No transaction 99 of topology 'visits'" in line
     assert "r1" in follow(commands, line, visits.root)
 
 
-def test_an_unknown_topology_is_refused(visits: Rejecting, refused: Callable[..., str]) -> None:
+def test_the_rejected_command_is_refused_for_an_unknown_topology(
+    visits: Rejecting, refused: Callable[..., str]
+) -> None:
     assert "No topology 'nothing'" in refused("nothing")
 
 
-def test_an_open_transaction_is_refused_since_its_rows_are_not_written_yet(
+def test_the_rejected_command_is_refused_for_an_open_transaction_that_has_written_no_rows_yet(
     visits: Rejecting, commands: Commands, refused: Callable[..., str]
 ) -> None:
     visits.commit(visits.processed("r1", [LATE]), lambda commit: commit.complete())
@@ -296,7 +306,7 @@ def test_an_open_transaction_is_refused_since_its_rows_are_not_written_yet(
     assert "count: 1 of 1 rows" in follow(commands, line, visits.root)
 
 
-def test_a_skipped_transaction_is_refused_since_it_wrote_no_row(
+def test_the_rejected_command_is_refused_for_a_skipped_transaction_because_it_wrote_no_row(
     visits: Rejecting, commands: Commands, refused: Callable[..., str]
 ) -> None:
     visits.processed("r1", [LATE])
@@ -306,7 +316,7 @@ def test_a_skipped_transaction_is_refused_since_it_wrote_no_row(
     assert "SKIPPED" in follow(commands, line, visits.root)
 
 
-def test_a_restated_transaction_names_its_restatement(
+def test_the_rejected_command_names_the_restatement_of_a_restated_transaction(
     visits: Rejecting, commands: Commands, refused: Callable[..., str]
 ) -> None:
     visits.committed("r1", [LATE])
@@ -316,7 +326,9 @@ def test_a_restated_transaction_names_its_restatement(
     assert "below 0" in follow(commands, line, visits.root)
 
 
-def test_a_table_of_another_topology_is_refused(visits: Rejecting, commands: Commands) -> None:
+def test_the_rejected_command_is_refused_if_the_table_belongs_to_another_topology(
+    visits: Rejecting, commands: Commands
+) -> None:
     visits.committed("r1", [LATE])
     (visits.folder / "other").mkdir()
     other = Rejecting(visits.store, f"{visits.root}/other", visits.folder / "other", visits.table, visits.named)
@@ -327,7 +339,9 @@ def test_a_table_of_another_topology_is_refused(visits: Rejecting, commands: Com
 
 
 @pytest.mark.parametrize("limit", ["many", "-1", "1.5", "²"])
-def test_a_limit_that_is_not_a_number_is_refused(visits: Rejecting, refused: Callable[..., str], limit: str) -> None:
+def test_the_rejected_command_is_refused_if_the_limit_is_not_a_number(
+    visits: Rejecting, refused: Callable[..., str], limit: str
+) -> None:
     visits.committed("r1", [LATE])
     assert refused("visits", "1", f"--limit={limit}") == (
         f"--limit {limit}: this is not a number. Give a number from 0, such as --limit 20."
@@ -335,7 +349,7 @@ def test_a_limit_that_is_not_a_number_is_refused(visits: Rejecting, refused: Cal
 
 
 @pytest.mark.parametrize("words", [(), ("1",)])
-def test_an_unreachable_store_is_named_in_one_line_without_its_password(
+def test_the_rejected_command_names_an_unreachable_store_in_one_line_without_its_password(
     make: Made, commands: Commands, refused: Callable[..., str], words: tuple[str, ...]
 ) -> None:
     visits = make("postgres")

@@ -108,7 +108,7 @@ def test_a_dry_run_of_restate_prints_the_replaced_keys_and_changes_nothing(
         (("7", "--why", "x"), "No transaction 7 of topology 'flights'"),
     ],
 )
-def test_a_refused_restatement_is_one_line_and_requests_nothing(
+def test_a_refused_restatement_fails_with_one_line_and_records_no_request(
     airflow: Commands,
     committed: Journaled,
     runs: Runs,
@@ -136,7 +136,7 @@ def test_restate_is_refused_while_the_dag_is_paused(
 
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
-def test_restate_warns_before_and_after_if_airflow_starts_no_run(
+def test_restate_warns_before_and_after_the_request_if_airflow_would_start_no_run(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str, why: str
 ) -> None:
     runs.make(r1="success", r2="success")

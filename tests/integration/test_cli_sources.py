@@ -168,7 +168,7 @@ def test_accept_loss_needs_a_confirmation_and_a_reason(
     assert any("too short" in extra for event, extra in Runs(airflow).audited() if event == "cli_accept_loss")
 
 
-def test_accept_loss_includes_rows_that_an_opaque_replay_would_miss(
+def test_accept_loss_includes_rows_that_a_replay_of_an_open_opaque_batch_would_miss(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -188,7 +188,7 @@ def test_accept_loss_includes_rows_that_an_opaque_replay_would_miss(
         assert log.begin("r2").metadata == [3, 5]
 
 
-def test_accept_loss_refuses_a_dag_whose_topology_is_in_another_ledger(
+def test_accept_loss_is_refused_for_a_dag_whose_topology_is_in_another_ledger(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     say(airflow, "numbers", first=0, end=100)
@@ -204,7 +204,9 @@ def test_accept_loss_refuses_a_dag_whose_topology_is_in_another_ledger(
     ).startswith("No topology 'nosuch' in the ledger")
 
 
-def test_list_shows_the_lag_of_each_topology(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> None:
+def test_the_list_command_shows_the_lag_of_each_topology(
+    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
     root = zookeeper_root
     say(airflow, "numbers", first=0, end=100)
     say(airflow, "other", first=0, end=50)

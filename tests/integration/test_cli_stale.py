@@ -90,7 +90,7 @@ def stale(airflow: Commands, root: str, *more: str) -> list[Any]:
 OTHER = "task count has other code"
 
 
-def test_stale_lists_transactions_of_other_code_with_the_reason_and_the_time(
+def test_the_stale_command_lists_transactions_of_older_task_code_with_the_reason_and_the_time(
     airflow: Commands, made: Journaled, zookeeper_root: str
 ) -> None:
     found = airflow.json("tx", "stale", "flights", root=zookeeper_root)
@@ -117,7 +117,7 @@ def test_stale_lists_transactions_of_other_code_with_the_reason_and_the_time(
         ("RATE = 1", "RATE = 2", [1, 2]),
     ],
 )
-def test_changes_of_names_comments_and_layout_make_no_transaction_stale(
+def test_a_change_of_a_name_a_comment_or_the_layout_makes_no_transaction_stale(
     airflow: Commands, made: Journaled, zookeeper_root: str, old: str, new: str, txids: list[int]
 ) -> None:
     changed = THE_DAG.replace(old, new)
@@ -125,7 +125,7 @@ def test_changes_of_names_comments_and_layout_make_no_transaction_stale(
     assert [txid for txid, _ in stale(airflow, zookeeper_root)] == txids
 
 
-def test_restate_stale_requests_transactions_in_order_and_passes_over_a_refused_transaction(
+def test_restate_stale_requests_transactions_in_order_and_continues_after_a_refused_one(
     airflow: Commands, made: Journaled, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
 ) -> None:
     planned = airflow.json("tx", "restate", "flights", "--stale", "--dry-run", root=zookeeper_root)
@@ -140,7 +140,7 @@ def test_restate_stale_requests_transactions_in_order_and_passes_over_a_refused_
     assert stale(airflow, zookeeper_root) == [(2, OTHER)]
 
 
-def test_stale_marks_transactions_with_a_request_or_an_open_restatement(
+def test_the_stale_command_shows_which_transactions_have_a_request_or_an_open_restatement(
     airflow: Commands, made: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     def said() -> list[Any]:
@@ -154,7 +154,7 @@ def test_stale_marks_transactions_with_a_request_or_an_open_restatement(
     assert said() == [4, None]
 
 
-def test_accepted_code_makes_no_transaction_stale_until_the_next_change(
+def test_after_a_person_accepts_the_code_no_transaction_is_stale_until_the_next_change(
     airflow: Commands, made: Journaled, zookeeper_root: str
 ) -> None:
     asked = ("tx", "restate", "flights", "--stale", "--accept")
@@ -191,7 +191,7 @@ def test_accepted_code_makes_no_transaction_stale_until_the_next_change(
         (("restate", "flights", "1", "--accept", "--why", "x"), "--code and --accept can be used only with --stale."),
     ],
 )
-def test_a_refused_restate_stale_is_one_line_and_requests_nothing(
+def test_a_refused_restate_stale_fails_with_one_line_and_records_no_request(
     airflow: Commands, made: Journaled, zookeeper_root: str, arguments: tuple[str, ...], said: str
 ) -> None:
     told = one_line(airflow.run("tx", *arguments, root=zookeeper_root, fails=True))
@@ -200,7 +200,7 @@ def test_a_refused_restate_stale_is_one_line_and_requests_nothing(
 
 
 @pytest.mark.parametrize("command", [("stale", "flights"), ("restate", "flights", "--stale", "--yes")])
-def test_restate_stale_is_refused_if_the_dag_file_cannot_be_parsed(
+def test_stale_and_restate_stale_are_refused_if_the_dag_file_cannot_be_parsed(
     airflow: Commands, made: Journaled, zookeeper_root: str, command: tuple[str, ...]
 ) -> None:
     write(airflow, THE_DAG.replace("return []", "return ["))
@@ -211,7 +211,7 @@ def test_restate_stale_is_refused_if_the_dag_file_cannot_be_parsed(
     assert made.ledger.repairs() == ()
 
 
-def test_restate_stale_needs_a_confirmation_above_the_limit(
+def test_restate_stale_requires_a_confirmation_if_it_would_restate_more_than_the_limit(
     airflow: Commands, made: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     lowered = "from airflow_tx.operations.cli import actions; actions.MOST_UNASKED = int(arguments[0])"
@@ -251,7 +251,7 @@ def test_the_page_lists_restates_and_accepts_stale_transactions_as_the_command_d
     assert made.ledger.wishes() == ()
 
 
-def test_a_data_interval_between_others_without_a_transaction_is_listed(
+def test_the_stale_command_lists_a_missing_data_interval_between_other_intervals(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     own = Pipeline(pipeline.store, zookeeper_root, topology="daily")

@@ -123,7 +123,7 @@ def test_state_get_without_a_key_prints_the_first_keys_and_the_last_transaction(
     assert "State tx_state.empty: no transaction yet" in airflow.told(*empty, root=root)
 
 
-def test_state_get_reports_values_that_were_read_in_the_middle_of_a_transaction(airflow: Commands, root: str) -> None:
+def test_state_get_reports_that_it_read_the_values_during_a_transaction(airflow: Commands, root: str) -> None:
     told = airflow.told("tx", "state", "get", "flights", "tx_state.moving", root=root)
     assert "State tx_state.moving: in the middle of transaction 8" in told
 
@@ -182,7 +182,7 @@ def test_state_forget_removes_a_state_from_the_topology(airflow: Commands, store
     moved.end("before", "empty")
 
 
-def test_a_refused_state_get_is_one_line(airflow: Commands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_state_get_fails_with_one_line(airflow: Commands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, said in (
         (("nosuch", "s"), "No topology 'nosuch' in the ledger"),
         (
@@ -204,7 +204,7 @@ def test_a_refused_state_get_is_one_line(airflow: Commands, root: str, monkeypat
     assert line.startswith("State 'tx_state.total' (connection tx_state) cannot be reached"), line
 
 
-def test_a_typed_key_is_parsed_by_the_types_of_its_columns() -> None:
+def test_a_key_on_the_command_line_is_parsed_according_to_the_types_of_its_columns() -> None:
     types = {"number": "bigint", "day": "date"}
     assert parse_key("[-1, null]", list(types), types) == (-1, None)
     assert parse_key("7", ["word"], {"word": "text"}) == ("7",)

@@ -66,7 +66,7 @@ def told(pipeline: Pipeline, store: ZooKeeperStore, runs: Runs) -> Pipeline:
 
 
 @pytest.mark.parametrize("terminal", TERMINALS, ids=["latin-1", "C"])
-def test_no_text_in_a_record_breaks_a_command(
+def test_no_text_in_a_record_causes_an_error_in_a_command(
     airflow: Commands, told: Pipeline, zookeeper_root: str, terminal: dict[str, str]
 ) -> None:
     asked = [["tx", *each, "--output", output] for each, output in itertools.product(READS, ("table", "json", "yaml"))]
@@ -85,7 +85,7 @@ def test_no_text_in_a_record_breaks_a_command(
     assert "gr\\udcf6sse" in output
 
 
-def test_a_reason_typed_in_a_latin_1_terminal_is_stored_escaped(
+def test_a_reason_typed_in_a_latin_1_terminal_is_stored_with_escape_sequences(
     airflow: Commands, pipeline: Pipeline, store: ZooKeeperStore, runs: Runs, zookeeper_root: str
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))

@@ -119,13 +119,17 @@ def hooks(dag: DAG, name: str) -> dict[str, Any]:
     return {each.task_id: getattr(each, name) for each in dag.tasks if not each.is_mapped}
 
 
-def test_a_branch_acks_beside_the_callbacks_of_a_cluster_policy(read: Callable[[], DagBag], policy: Policy) -> None:
+def test_a_branch_task_acks_although_a_cluster_policy_sets_callbacks(
+    read: Callable[[], DagBag], policy: Policy
+) -> None:
     policy.of_task = setting({name: [told] for name in CALLBACKS})
     result = trial(read().dags["branched"], states={})
     assert (result.state, result.states["tx_state.words"].read()) == ("success", COUNTED)
 
 
-def test_a_branch_task_acks_although_callbacks_are_set_after_the_block(read: Callable[[], DagBag]) -> None:
+def test_a_branch_task_acks_although_the_dag_file_sets_callbacks_after_the_transaction(
+    read: Callable[[], DagBag],
+) -> None:
     dag = read().dags["branched"]
     for each in dag.tasks:
         setting({name: [told] for name in CALLBACKS})(each)
@@ -136,7 +140,7 @@ def test_a_branch_task_acks_although_callbacks_are_set_after_the_block(read: Cal
 @pytest.mark.parametrize("dag_id", ["branched", "phased"])
 @pytest.mark.parametrize("name", CALLBACKS)
 @pytest.mark.parametrize("theirs", [told, [told], []])
-def test_a_task_keeps_the_callbacks_of_the_package_before_callbacks_of_a_policy(
+def test_callbacks_of_the_package_run_before_callbacks_of_a_cluster_policy(
     read: Callable[[], DagBag], policy: Policy, dag_id: str, name: str, theirs: Any
 ) -> None:
     ours = hooks(read().dags[dag_id], name)
@@ -151,7 +155,7 @@ def test_a_task_keeps_the_callbacks_of_the_package_before_callbacks_of_a_policy(
 
 @pytest.mark.parametrize("dag_id", ["branched", "phased"])
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_task_keeps_the_hooks_of_the_package_although_a_policy_removes_them(
+def test_a_task_keeps_the_hooks_of_the_package_if_a_cluster_policy_removes_them(
     read: Callable[[], DagBag], policy: Policy, dag_id: str, name: str
 ) -> None:
     ours = {task: repr(each) for task, each in hooks(read().dags[dag_id], name).items()}
@@ -168,7 +172,7 @@ def test_a_mapped_task_keeps_the_hooks_of_the_package(read: Callable[[], DagBag]
     assert [each.__name__ for each in options["on_success_callback"]] == ["task_ended"]
 
 
-def test_the_dag_callback_of_a_policy_is_not_called_for_a_run_that_yielded(
+def test_a_dag_callback_set_by_a_cluster_policy_is_not_called_for_a_run_that_yielded(
     read: Callable[[], DagBag], policy: Policy
 ) -> None:
     policy.of_dag = setting({"on_failure_callback": told})
@@ -176,7 +180,7 @@ def test_the_dag_callback_of_a_policy_is_not_called_for_a_run_that_yielded(
     assert [(type(each).__name__, each.callback) for each in callbacks] == [("UnlessYielded", told)]
 
 
-def test_waiting_and_committing_tasks_keep_their_own_options_despite_a_policy(
+def test_waiting_and_committing_tasks_keep_their_options_despite_a_cluster_policy(
     read: Callable[[], DagBag], policy: Policy
 ) -> None:
     def own() -> list[Any]:
@@ -196,7 +200,7 @@ def test_waiting_and_committing_tasks_keep_their_own_options_despite_a_policy(
         ({"max_consecutive_failed_dag_runs": 3}, r"Set DAG\(max_consecutive_failed_dag_runs=0\)"),
     ],
 )
-def test_a_policy_with_which_a_block_cannot_work_is_an_import_error(
+def test_a_cluster_policy_that_breaks_a_transaction_causes_an_import_error(
     read: Callable[[], DagBag], policy: Policy, options: dict[str, Any], match: str
 ) -> None:
     policy.of_dag = setting(options)

@@ -95,7 +95,9 @@ def test_rows_of_another_ledger_in_a_delta_table_are_refused_until_they_are_rele
     assert found == [(1, None), (2, None), (3, None), (9, 1)]
 
 
-def test_rows_with_future_txids_are_refused_until_they_are_released(url: str, table: str, grants: Grants) -> None:
+def test_rows_with_txids_after_the_fence_are_refused_until_a_person_releases_them(
+    url: str, table: str, grants: Grants
+) -> None:
     state = SqlTable.from_url(url, table=table)
     grants.commit_rows(1, state, [{"n": 1}])
     query(url, f"INSERT INTO {table} (tx_txid, tx_row, n) VALUES (2, 0, 7), (3, 0, 8), (-2, 0, 9)")

@@ -54,7 +54,7 @@ def worker(admin: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("make", [in_a_table, by_a_guard])
-def test_a_user_without_create_rights_gets_the_statements_and_writes_after_they_were_run(
+def test_a_user_without_create_rights_can_write_after_the_owner_runs_the_printed_statements(
     admin: str, worker: str, make: Callable[[str], FencedState]
 ) -> None:
     grants = Grants()
@@ -123,7 +123,7 @@ def test_a_user_without_create_rights_writes_after_the_owner_created_all_tables(
     assert typed_as_owner(admin, *of_three_kinds(worker)) == []
 
 
-def test_ddl_restores_the_missing_key_of_a_restored_table(admin: str, worker: str) -> None:
+def test_the_ddl_command_prints_the_key_that_a_restored_table_lacks(admin: str, worker: str) -> None:
     states = of_three_kinds(worker)
     typed_as_owner(admin, *states)
     grants = [Grants() for _ in states]
@@ -145,7 +145,7 @@ def test_ddl_restores_the_missing_key_of_a_restored_table(admin: str, worker: st
         commit(own, 2, state, [ROW])
 
 
-def test_ddl_asks_for_column_types_that_only_the_first_rows_determine(worker: str) -> None:
+def test_the_ddl_command_asks_for_column_types_that_only_the_first_rows_would_determine(worker: str) -> None:
     untyped = [in_a_table(worker), SqlTable.from_url(worker, table="parts")]
     comments = [each for state in untyped for found in state.ddl().values() for each in found if each.startswith("--")]
     assert comments == [

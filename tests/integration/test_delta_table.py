@@ -72,7 +72,7 @@ def optimize(table: DeltaTable) -> None:
 # --- commits and replays ------------------------------------------------------------------------------------------
 
 
-def test_rows_are_in_the_table_with_their_transaction(table: DeltaTable, grants: Grants) -> None:
+def test_committed_rows_are_in_the_table_with_their_txid(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10, 11))
     commit(table, grants, 2, numbers(20))
     assert held(table) == [(1, 10), (1, 11), (2, 20)]
@@ -87,7 +87,7 @@ def test_staged_rows_are_not_in_the_table(table: DeltaTable, grants: Grants) -> 
 
 
 @pytest.mark.parametrize("other", [(5,), (1, 2, 3), ()], ids=["another row", "more rows", "no row"])
-def test_a_replay_replaces_the_rows_of_the_attempt_before(
+def test_a_replay_replaces_the_rows_of_the_previous_attempt(
     table: DeltaTable, grants: Grants, other: tuple[int, ...]
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -96,7 +96,9 @@ def test_a_replay_replaces_the_rows_of_the_attempt_before(
     assert held(table) == [(1, 10), *((2, n) for n in other)]
 
 
-def test_files_written_again_under_a_later_grant_of_the_attempt_stay(table: DeltaTable, grants: Grants) -> None:
+def test_a_later_grant_of_the_same_attempt_keeps_the_files_that_are_already_in_the_table(
+    table: DeltaTable, grants: Grants
+) -> None:
     first = grants(1)
     files = staged(table, first.attempt, numbers(1, 2))
     for grant in (first, grants(1), grants(1)):
@@ -105,7 +107,7 @@ def test_files_written_again_under_a_later_grant_of_the_attempt_stay(table: Delt
     assert live(table) == 1
 
 
-def test_a_repeated_write_creates_no_version(table: DeltaTable, grants: Grants) -> None:
+def test_repeating_a_write_creates_no_new_version(table: DeltaTable, grants: Grants) -> None:
     grant = grants(1)
     files = staged(table, grant.attempt, numbers(1, 2))
     assert table.raise_and_write(grant, files) == 2
@@ -116,7 +118,7 @@ def test_a_repeated_write_creates_no_version(table: DeltaTable, grants: Grants) 
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_other_rows_written_under_the_same_grant_replace_its_rows(
+def test_a_second_write_with_other_rows_under_the_same_grant_replaces_the_first_rows(
     table: DeltaTable, grants: Grants, merged: bool
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -134,7 +136,9 @@ def test_other_rows_written_under_the_same_grant_replace_its_rows(
     assert table.receipts()[-1].text == receipt.text
 
 
-def test_the_same_files_written_again_under_the_same_grant_create_no_version(table: DeltaTable, grants: Grants) -> None:
+def test_a_repeated_write_of_the_same_files_after_an_optimize_creates_no_version(
+    table: DeltaTable, grants: Grants
+) -> None:
     commit(table, grants, 1, numbers(10))
     grant = grants(2)
     files = staged(table, grant.attempt, numbers(20, 21))
@@ -146,7 +150,7 @@ def test_the_same_files_written_again_under_the_same_grant_create_no_version(tab
     assert held(table) == [(1, 10), (2, 20), (2, 21)]
 
 
-def test_an_empty_batch_is_committed(table: DeltaTable, grants: Grants) -> None:
+def test_a_batch_without_rows_is_committed(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers())
     commit(table, grants, 2, numbers(20))
     commit(table, grants, 3, numbers())
@@ -164,7 +168,7 @@ def test_a_skip_removes_the_rows_of_its_transaction(table: DeltaTable, grants: G
     assert not table.holds(2)
 
 
-def test_a_receipt_is_kept_with_the_commit(table: DeltaTable, grants: Grants) -> None:
+def test_a_receipt_is_written_in_the_same_version_as_the_commit(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(txid))
     replayed = commit(table, grants, 2, numbers(7), attempt=2)
@@ -200,7 +204,7 @@ def made_by(table: DeltaTable, work: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("values", [(20, 21), ()], ids=["rows", "no row"])
-def test_raising_the_fence_and_writing_rows_together_creates_one_version(
+def test_a_combined_raise_and_write_creates_one_version(
     table: DeltaTable, grants: Grants, values: tuple[int, ...]
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -212,14 +216,18 @@ def test_raising_the_fence_and_writing_rows_together_creates_one_version(
     assert (fence.token, fence.applied) == (replay.token, True)
 
 
-def test_new_columns_create_a_separate_version_before_the_raise_and_the_rows(table: DeltaTable, grants: Grants) -> None:
+def test_new_columns_create_a_separate_version_before_the_version_with_the_rows(
+    table: DeltaTable, grants: Grants
+) -> None:
     two = ["columns", "raise and update"]
     assert made_by(table, lambda: commit(table, grants, 1, numbers(10))) == two
     wider = numbers(20).append_column("why", pa.array(["new"]))
     assert made_by(table, lambda: commit(table, grants, 2, wider)) == two
 
 
-def test_the_first_rows_after_an_update_without_rows_define_the_columns(tmp_path: Path, grants: Grants) -> None:
+def test_the_first_rows_define_the_columns_even_if_an_update_without_rows_came_earlier(
+    tmp_path: Path, grants: Grants
+) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["n"])
     two = ["columns", "raise and update"]
     assert made_by(table, lambda: commit(table, grants, 1, numbers())) == two
@@ -228,7 +236,7 @@ def test_the_first_rows_after_an_update_without_rows_define_the_columns(tmp_path
     assert held(table) == [(2, 20)]
 
 
-def test_a_separate_raise_and_its_write_create_one_version_each(table: DeltaTable, grants: Grants) -> None:
+def test_a_separate_raise_and_a_separate_write_create_one_version_each(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     grant = grants(2)
     files = staged(table, grant.attempt, numbers(20))
@@ -250,7 +258,7 @@ def test_columns_after_a_separate_raise_create_a_version_before_the_rows(table: 
     assert held(table) == [(1, 10)]
 
 
-def test_rows_that_do_not_fit_leave_no_table(table: DeltaTable, grants: Grants) -> None:
+def test_a_table_is_not_created_if_its_first_rows_are_refused(table: DeltaTable, grants: Grants) -> None:
     grant = grants(1)
     files = staged(table, grant.attempt, numbers(10))
     Path(table.uri, files[0]["path"]).unlink()
@@ -259,7 +267,9 @@ def test_rows_that_do_not_fit_leave_no_table(table: DeltaTable, grants: Grants) 
     assert log(table) == []
 
 
-def test_a_table_that_has_only_columns_is_used_by_the_next_attempt(table: DeltaTable, grants: Grants) -> None:
+def test_the_next_attempt_uses_a_table_that_a_killed_attempt_created_with_columns_only(
+    table: DeltaTable, grants: Grants
+) -> None:
     killed = grants(1)
     table.raise_and_write(killed, staged(table, killed.attempt, numbers(10)))
     for version in log(table)[1:]:
@@ -273,7 +283,7 @@ def test_a_table_that_has_only_columns_is_used_by_the_next_attempt(table: DeltaT
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_replay_of_another_ledger_in_a_released_table_removes_only_its_own_rows(
+def test_a_replay_removes_only_rows_of_its_own_ledger_from_a_released_table(
     table: DeltaTable, grants: Grants, merged: bool
 ) -> None:
     for txid in (1, 2):
@@ -289,7 +299,7 @@ def test_a_replay_of_another_ledger_in_a_released_table_removes_only_its_own_row
     assert sorted(row["n"] for row in read_back(table.uri)) == [10, 20, 101, 202]
 
 
-def test_a_repeated_release_creates_no_second_version(table: DeltaTable, grants: Grants) -> None:
+def test_repeating_a_release_creates_no_second_version(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     version = deltalake.DeltaTable(table.uri).version()
     table.release()
@@ -297,14 +307,14 @@ def test_a_repeated_release_creates_no_second_version(table: DeltaTable, grants:
     assert deltalake.DeltaTable(table.uri).version() == version + 1
 
 
-def test_a_table_can_be_released_again_by_each_later_ledger(table: DeltaTable) -> None:
+def test_a_table_can_be_released_by_each_later_ledger(table: DeltaTable) -> None:
     for n in (10, 20, 30):
         commit(table, Grants(), 1, numbers(n))
         table.release()
     assert table.rows_by_txid() == {None: 3}
 
 
-def test_a_table_without_rows_of_a_ledger_is_released(table: DeltaTable, grants: Grants) -> None:
+def test_a_table_without_rows_of_the_ledger_can_be_released(table: DeltaTable, grants: Grants) -> None:
     deltalake.write_deltalake(table.uri, numbers(7))
     table.raise_fence(grants(1))
     table.release()
@@ -312,7 +322,7 @@ def test_a_table_without_rows_of_a_ledger_is_released(table: DeltaTable, grants:
     assert table.rows_by_txid() == {None: 1, 1: 1}
 
 
-def test_receipts_of_earlier_ledgers_are_hidden_after_a_release(table: DeltaTable, grants: Grants) -> None:
+def test_receipts_of_an_earlier_ledger_are_not_returned_after_a_release(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(txid))
     table.release()
@@ -320,7 +330,7 @@ def test_receipts_of_earlier_ledgers_are_hidden_after_a_release(table: DeltaTabl
     assert [each.txid for each in table.receipts()] == [1]
 
 
-def test_a_committer_of_the_ledger_before_a_release_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_committer_of_the_earlier_ledger_is_refused_after_a_release(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     old = grants(2)
     table.raise_fence(old)
@@ -363,7 +373,7 @@ def test_a_release_keeps_every_value_and_partition(tmp_path: Path, grants: Grant
 # --- columns and partitions ---------------------------------------------------------------------------------------
 
 
-def test_a_new_column_is_null_in_earlier_rows(table: DeltaTable, grants: Grants) -> None:
+def test_a_column_added_later_is_null_in_earlier_rows(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     commit(table, grants, 2, numbers(20).append_column("why", pa.array(["new"])))
     commit(table, grants, 3, numbers(30))
@@ -371,7 +381,7 @@ def test_a_new_column_is_null_in_earlier_rows(table: DeltaTable, grants: Grants)
     assert [rows[n] for n in (10, 20, 30)] == [None, "new", None]
 
 
-def test_a_new_column_may_contain_local_timestamps(table: DeltaTable, grants: Grants) -> None:
+def test_a_new_column_may_contain_timestamps_without_a_time_zone(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     commit(table, grants, 2, numbers(20).append_column("at", pa.array([0], pa.timestamp("us"))))
     assert held(table) == [(1, 10), (2, 20)]
@@ -389,14 +399,14 @@ def _refused(table: DeltaTable, grants: Grants, txid: int, rows: pa.Table, match
     assert all(Path(table.uri, each["path"]).exists() for each in files)
 
 
-def test_a_column_of_another_type_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_column_whose_type_differs_from_the_table_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     cast = r'column n is string, and long in the table. .*df\["n"\].cast\("long"\)'
     _refused(table, grants, 2, pa.table({"n": ["ten"]}), cast)
     _refused(table, grants, 2, pa.table({"N": pa.array([1], pa.int64())}), "differs from column n by case alone")
 
 
-def test_partition_values_of_every_spelling_are_read(tmp_path: Path, grants: Grants) -> None:
+def test_partition_values_are_read_in_every_spelling_that_writers_use(tmp_path: Path, grants: Grants) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["day", "kind"])
     days = [date(2026, 1, 1), date(2026, 1, 2), None, date(2026, 1, 1)]
     rows = (
@@ -459,7 +469,7 @@ def test_files_of_another_attempt_are_refused(table: DeltaTable, grants: Grants)
         table.raise_and_write(grants(1), files)
 
 
-def test_rows_that_are_not_a_manifest_of_files_are_refused(table: DeltaTable, grants: Grants) -> None:
+def test_rows_that_are_not_a_list_of_staged_files_are_refused(table: DeltaTable, grants: Grants) -> None:
     with pytest.raises(StateError, match=r"is not a file of a table.*append\("):
         table.raise_and_write(grants(1), [{"n": 1}])
 
@@ -467,7 +477,7 @@ def test_rows_that_are_not_a_manifest_of_files_are_refused(table: DeltaTable, gr
 # --- other writers ------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_removes_its_rows_from_merged_files(table: DeltaTable, grants: Grants) -> None:
+def test_a_replay_removes_the_rows_of_the_previous_attempt_from_merged_files(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(10 * txid, 10 * txid + 1))
     table.raise_and_write(first := grants(3), staged(table, first.attempt, numbers(30)))
@@ -501,7 +511,7 @@ def _merges(table: deltalake.DeltaTable) -> None:
     ],
     ids=str,
 )
-def test_rows_with_texts_are_removed_from_a_file_that_deltalake_rewrote(
+def test_rows_with_texts_can_be_removed_from_a_file_that_deltalake_has_rewritten(
     table: DeltaTable, grants: Grants, value: pa.Scalar, moves: Callable[[deltalake.DeltaTable], None]
 ) -> None:
     def rows(*n: int) -> pa.Table:
@@ -545,7 +555,9 @@ def test_a_merge_and_a_vacuum_by_another_program_do_not_affect_commits(table: De
     assert held(table) == [(1, 11), (1, 100), (2, 2), (2, 12), (3, 4)]
 
 
-def test_a_decimal_partition_of_a_file_that_is_shared_keeps_its_spelling(tmp_path: Path, grants: Grants) -> None:
+def test_a_decimal_partition_value_keeps_its_spelling_when_a_shared_file_is_rewritten(
+    tmp_path: Path, grants: Grants
+) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["d"])
     texts = ["0.000000000000000000", "0.000000100000000000", "1.500000000000000000"]
     for txid in (1, 2):
@@ -559,7 +571,7 @@ def test_a_decimal_partition_of_a_file_that_is_shared_keeps_its_spelling(tmp_pat
     assert sorted(each["add"]["partitionValues"]["d"] for each in actions if "add" in each) == texts
 
 
-def test_file_paths_are_spelled_as_deltalake_spells_them(table: DeltaTable, grants: Grants) -> None:
+def test_file_paths_are_escaped_exactly_like_deltalake_escapes_them(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     characters = [*map(chr, range(1, 128)), "\x80é日\U0001f600"]
     names = [f"p{each}.parquet" for each in characters if each != "/"]
@@ -584,7 +596,7 @@ def test_rows_without_a_txid_stay_in_the_table(table: DeltaTable, grants: Grants
     assert table.rows_by_txid() == {None: 1, 1: 1}
 
 
-def test_a_zombie_that_loaded_the_table_before_the_raise_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_committer_that_read_the_table_before_a_newer_raise_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     old = grants(2)
     table.raise_fence(old)
@@ -604,7 +616,9 @@ def test_a_zombie_that_loaded_the_table_before_the_raise_is_refused(table: Delta
 # --- clean-up, and a long log ----------------------------------------------------------------------------------------
 
 
-def test_the_sweep_deletes_only_unused_files_after_the_retention(tmp_path: Path, grants: Grants) -> None:
+def test_unused_staged_files_of_ended_transactions_are_deleted_after_the_retention(
+    tmp_path: Path, grants: Grants
+) -> None:
     table = DeltaTable(tmp_path / "orders", retention_days=1)
     unpublished = staged(table, grants(1, 7).attempt, numbers(1))
     commit(table, grants, 1, numbers(10))
@@ -690,7 +704,7 @@ def test_a_restatement_removes_the_rows_of_the_restated_transaction(
     assert held(table) == [(1, 10), (3, 30), (4, 23)]
 
 
-def test_a_restatement_that_has_written_rows_cannot_be_skipped(table: DeltaTable, grants: Grants) -> None:
+def test_a_restatement_that_has_written_to_the_table_cannot_be_skipped(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(10 * txid))
     grant = about_to_restate(grants(3), 1)
@@ -702,7 +716,7 @@ def test_a_restatement_that_has_written_rows_cannot_be_skipped(table: DeltaTable
     assert held(table) == [(2, 20), (3, 11)]
 
 
-def test_a_restatement_that_has_written_no_row_can_be_skipped(table: DeltaTable, grants: Grants) -> None:
+def test_a_restatement_that_has_not_written_to_the_table_can_be_skipped(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     table.raise_fence(about_to_restate(grants(2), 1))
     skip = about_to_skip(grants(2))
@@ -748,13 +762,13 @@ def test_a_table_with_an_unsupported_setting_or_constraint_is_refused(
     _refused(table, grants, 2, numbers(20), match)
 
 
-def test_a_column_that_is_not_nullable_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_not_null_column_is_refused(table: DeltaTable, grants: Grants) -> None:
     field = pa.field("n", pa.int64(), nullable=False)
     deltalake.DeltaTable.create(table.uri, deltalake.Schema.from_arrow(pa.schema([field])))
     _refused(table, grants, 1, numbers(10), "column n as NOT NULL")
 
 
-def test_a_not_null_within_a_column_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_not_null_field_inside_a_column_is_refused(table: DeltaTable, grants: Grants) -> None:
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     schema = pa.schema([("n", pa.int64()), ("deep", inner)])
     deltalake.DeltaTable.create(table.uri, deltalake.Schema.from_arrow(schema))
@@ -785,7 +799,7 @@ def _metadata(table: DeltaTable) -> dict[str, Any]:
     ids=lambda each: next(iter(each)),
 )
 @pytest.mark.parametrize("depth", ["column", "field"])
-def test_a_rule_of_a_column_that_no_reader_checks_is_refused(
+def test_a_column_rule_that_no_library_enforces_is_refused(
     table: DeltaTable, grants: Grants, declared: dict[str, Any], depth: str
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -802,7 +816,7 @@ def test_a_rule_of_a_column_that_no_reader_checks_is_refused(
     _refused(table, grants, 2, numbers(3), rf"declares {next(iter(declared))} = .* of column {name}, which no reader")
 
 
-def test_a_constraint_among_the_settings_of_a_table_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_constraint_in_the_table_settings_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     _logged(table, metaData={**_metadata(table), "configuration": {"delta.constraints.positive": "n > 0"}})
     _refused(table, grants, 2, numbers(3), r"has a constraint .*delta\.constraints\.positive=n > 0.* CREATE TABLE")
@@ -839,7 +853,7 @@ def test_a_table_that_was_dropped_and_recreated_is_refused(table: DeltaTable, gr
         commit(table, grants, 2, numbers(20))
 
 
-def test_a_read_only_folder_is_refused_with_the_missing_right(grants: Grants) -> None:
+def test_a_read_only_folder_is_refused_and_the_error_names_the_missing_right(grants: Grants) -> None:
     with pytest.raises(StateError, match="Give the committer the right to write|No such file or directory"):
         DeltaTable("/proc/orders").raise_fence(grants(1))
 

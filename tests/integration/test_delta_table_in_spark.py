@@ -83,7 +83,7 @@ _REFUSED = {
 
 @pytest.mark.worth("delta-spark: a statement of a remedy takes seconds, and a table of its own each")
 @pytest.mark.parametrize("properties", _REFUSED.values(), ids=list(_REFUSED))
-def test_the_remedy_in_each_refusal_leads_to_a_table_that_commits(
+def test_the_statement_in_each_refusal_repairs_the_table_so_that_the_commit_succeeds(
     sql: Sql, tmp_path: Path, grants: Grants, properties: str
 ) -> None:
     parts = ["day"] if "PARTITIONED" in properties else []
@@ -128,7 +128,7 @@ def test_a_table_with_deletion_vectors_is_refused_until_they_are_purged(
     assert held(sql, table) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 21]
 
 
-def test_rows_in_a_file_that_cannot_be_rewritten_are_refused_with_a_remedy_that_works(
+def test_rows_in_a_file_that_cannot_be_rewritten_are_refused_with_a_command_that_works(
     sql: Sql, table: DeltaTable, grants: Grants
 ) -> None:
     for txid in (1, 2):
@@ -175,7 +175,9 @@ def test_a_file_with_an_unsupported_path_is_refused_and_no_row_is_duplicated(
     assert [each for each in paths if "/kind=" not in each] == []
 
 
-def test_the_refusal_of_a_release_has_a_remedy_that_works(sql: Sql, tmp_path: Path, grants: Grants) -> None:
+def test_the_statement_in_a_refused_release_repairs_the_table_so_that_it_can_be_released(
+    sql: Sql, tmp_path: Path, grants: Grants
+) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["kind"])
     for txid in (1, 2):
         commit(table, grants, txid, numbers(txid).append_column("kind", pa.array(["é"])))
@@ -205,7 +207,7 @@ def _merge_in_the_calendar_of_before_1582(table: DeltaTable) -> None:
 
 
 @pytest.mark.parametrize("by", ["delta-spark", "deltalake"])
-def test_optimize_vacuum_and_merge_between_transactions_keep_every_row_exact(
+def test_every_row_stays_exact_if_optimize_vacuum_and_merge_run_between_transactions(
     sql: Sql, table: DeltaTable, grants: Grants, by: str
 ) -> None:
     change = _by_spark(sql, table.uri) if by == "delta-spark" else _by_deltalake(table.uri)
@@ -230,7 +232,7 @@ def test_optimize_vacuum_and_merge_between_transactions_keep_every_row_exact(
 
 
 @pytest.mark.parametrize("statement", ["OPTIMIZE {t}", "UPDATE {t} SET n = n", "DELETE FROM {t} WHERE n = 0"])
-def test_a_replay_after_spark_rewrote_partitions_keeps_rows_of_other_transactions(
+def test_a_replay_keeps_rows_of_other_transactions_after_spark_has_rewritten_partitions(
     sql: Sql, tmp_path: Path, grants: Grants, statement: str
 ) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["d", "kind"])
@@ -252,7 +254,7 @@ def _others(sql: Sql, table: DeltaTable) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in sql(f"SELECT n, d, kind FROM delta.`{table.uri}` WHERE tx_txid = 1"))
 
 
-def test_a_release_of_a_table_that_spark_has_merged_keeps_every_row(
+def test_a_release_keeps_every_row_of_a_table_that_spark_has_compacted(
     sql: Sql, table: DeltaTable, grants: Grants
 ) -> None:
     for txid in (1, 2):
@@ -264,7 +266,9 @@ def test_a_release_of_a_table_that_spark_has_merged_keeps_every_row(
     assert table.rows_by_txid() == {None: 2, 1: 1}
 
 
-def test_spark_reads_a_table_with_the_query_of_a_transaction(sql: Sql, table: DeltaTable, grants: Grants) -> None:
+def test_spark_can_run_the_query_that_reads_a_table_as_of_a_transaction(
+    sql: Sql, table: DeltaTable, grants: Grants
+) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(10 * txid))
     sql(f"OPTIMIZE delta.`{table.uri}`")
@@ -273,7 +277,7 @@ def test_spark_reads_a_table_with_the_query_of_a_transaction(sql: Sql, table: De
     assert read == [[10], [10, 20], [10, 20, 30]]
 
 
-def test_rows_that_a_restore_removed_are_missing_from_the_counts_by_transaction(
+def test_rows_removed_by_a_restore_command_are_missing_in_the_row_counts_per_transaction(
     sql: Sql, table: DeltaTable, grants: Grants
 ) -> None:
     commit(table, grants, 1, numbers(10, 11))

@@ -62,7 +62,7 @@ def test_commits_replays_and_restatements_are_exact_on_s3(s3: LocalS3) -> None:
 
 
 @pytest.mark.lead
-def test_an_answer_that_is_lost_after_the_put_does_not_commit_twice(s3: LocalS3) -> None:
+def test_a_response_of_s3_that_is_lost_after_the_put_does_not_cause_a_second_commit(s3: LocalS3) -> None:
     grants = Grants()
     table = DeltaTable(f"{Bucket(s3, 'lossy').url}/orders", storage_options=s3.options)
     commit(table, grants, 1, numbers(10))
@@ -70,7 +70,7 @@ def test_an_answer_that_is_lost_after_the_put_does_not_commit_twice(s3: LocalS3)
     assert held(table.uri, s3.options) == [(1, 10), (2, 20)]
 
 
-def test_a_server_that_ignores_conditional_writes_is_refused_and_the_bucket_stays_empty(s3: LocalS3) -> None:
+def test_a_server_that_ignores_conditional_writes_is_refused_and_nothing_is_stored(s3: LocalS3) -> None:
     bucket = Bucket(s3, "unconditional")
     table = DeltaTable(f"{bucket.url}/orders", storage_options=s3.options)
     with pytest.raises(ConfigError, match="ignores If-None-Match") as refusal:
@@ -79,7 +79,7 @@ def test_a_server_that_ignores_conditional_writes_is_refused_and_the_bucket_stay
     assert bucket.fs.find(bucket.name) == []
 
 
-def test_conditional_writes_are_probed_once_for_each_server(s3: LocalS3) -> None:
+def test_support_for_conditional_writes_is_tested_once_for_each_server(s3: LocalS3) -> None:
     grants = Grants()
     bucket = Bucket(s3)
     for txid in (1, 2):
@@ -127,7 +127,7 @@ def _is_one_line_without(secrets: Options, text: str) -> bool:
 
 
 @pytest.mark.long
-def test_a_denied_commit_is_a_one_line_error_and_keeps_the_staged_files(guarded: Mapping[str, Options]) -> None:
+def test_a_denied_commit_fails_with_one_line_and_keeps_the_staged_files(guarded: Mapping[str, Options]) -> None:
     grants = Grants()
     uri = "s3://lake/denied"
     writing = DeltaTable(uri, storage_options=guarded["writer"])
@@ -144,7 +144,7 @@ def test_a_denied_commit_is_a_one_line_error_and_keeps_the_staged_files(guarded:
 
 
 @pytest.mark.long
-def test_a_wrong_key_is_shown_in_no_message_and_no_log(
+def test_a_wrong_access_key_appears_in_no_message_and_no_log(
     guarded: Mapping[str, Options], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -160,7 +160,7 @@ def test_a_wrong_key_is_shown_in_no_message_and_no_log(
 
 
 @pytest.mark.long
-def test_the_next_commit_uses_a_renewed_key_of_the_connection(
+def test_the_next_commit_uses_the_renewed_access_key_of_the_connection(
     guarded: Mapping[str, Options], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def renew(secret: str) -> None:
@@ -194,7 +194,7 @@ def _options(server: S3Server) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_the_last_raise_wins_between_two_racing_committers_on_s3(
+def test_the_last_of_two_racing_committers_to_raise_the_fence_wins_on_s3(
     s3proxy: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = "s3://staging/race"
@@ -222,7 +222,7 @@ def test_the_next_grant_finishes_a_killed_commit_on_s3(s3proxy: S3Server, monkey
 
 
 @pytest.mark.long
-def test_a_commit_whose_server_dies_has_an_unknown_outcome_and_is_finished_later(
+def test_a_commit_has_an_unknown_outcome_if_its_server_is_killed_and_is_completed_later(
     s3proxy: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**_options(s3proxy), "max_retries": "1"}

@@ -136,7 +136,9 @@ def test_each_reader_returns_the_given_value_of_every_type(
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_filter_on_statistics_loses_no_row(spark: SparkSession, read: Any, tmp_path: Path, reader: str) -> None:
+def test_a_filter_that_uses_file_statistics_loses_no_row(
+    spark: SparkSession, read: Any, tmp_path: Path, reader: str
+) -> None:
     table = DeltaTable(tmp_path / "values")
     grants = Grants()
     text = 40 * "z"
@@ -165,7 +167,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_type_that_delta_does_not_have_is_refused_before_a_file_is_written(
+def test_a_type_that_delta_does_not_support_is_refused_before_a_file_is_written(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     table = DeltaTable(tmp_path / "values")
@@ -189,7 +191,7 @@ PARTITIONS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("writer", ["Spark", "Python"])
 @pytest.mark.parametrize("kind", PARTITIONS)
-def test_all_readers_return_the_given_partition_values_of_each_type(
+def test_every_reader_returns_the_written_partition_values_of_each_type(
     spark: SparkSession, read: Any, tmp_path: Path, kind: str, writer: str
 ) -> None:
     table = DeltaTable(tmp_path / "values", partition_by=["k"])

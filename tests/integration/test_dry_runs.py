@@ -384,7 +384,7 @@ CASES = (
 
 @pytest.mark.worth("each action of a person has a preview; the first test makes Airflow's database")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_preview_matches_what_the_action_does_and_changes_nothing(
+def test_a_preview_changes_nothing_and_its_effects_match_the_executed_action(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, case: Case
 ) -> None:
     world = World(airflow, pipeline, runs)
@@ -416,7 +416,7 @@ def test_a_preview_matches_what_the_action_does_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ActionName, ids=lambda name: str(name.value))
-def test_an_action_with_an_unknown_version_is_refused_and_changes_nothing(
+def test_an_action_with_an_unknown_preview_version_is_refused_and_changes_nothing(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: ActionName
 ) -> None:
     world = World(airflow, pipeline, runs)
@@ -446,7 +446,7 @@ def doable(name: str) -> tuple[Callable[[World], None], dict[str, Any]]:
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
 @pytest.mark.parametrize("name", [each.value for each in ActionName if each.value not in _OF_A_JOURNAL])
-def test_an_action_that_starts_runs_warns_before_and_after_if_airflow_starts_no_run(
+def test_an_action_warns_before_and_after_its_execution_if_airflow_would_start_no_run(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: str, why: str
 ) -> None:
     world = World(airflow, pipeline, runs)
@@ -471,7 +471,7 @@ def test_a_refused_action_does_not_mention_the_paused_dag(
     assert (preview["effects"], "paused" in preview["sentence"]) == ([], False)
 
 
-def test_a_repair_of_an_unknown_kind_is_refused_with_the_list_of_kinds(
+def test_an_unknown_kind_of_repair_is_refused_with_a_list_of_the_kinds(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     world = World(airflow, pipeline, runs)

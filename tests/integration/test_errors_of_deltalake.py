@@ -75,7 +75,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_table_is_refused_permanently(
+def test_a_damaged_table_causes_a_permanent_error(
     table: DeltaTable, grants: Grants, damage: Callable[[DeltaTable], None]
 ) -> None:
     damage(table)
@@ -85,7 +85,7 @@ def test_a_damaged_table_is_refused_permanently(
 
 
 @pytest.mark.parametrize("content", [b"", b"no Parquet", None])
-def test_a_query_of_a_damaged_file_is_refused_permanently(table: DeltaTable, content: bytes | None) -> None:
+def test_a_query_of_a_damaged_file_causes_a_permanent_error(table: DeltaTable, content: bytes | None) -> None:
     for path in Path(table.uri).rglob("*.parquet"):
         path.unlink()
         if content is not None:
@@ -95,7 +95,7 @@ def test_a_query_of_a_damaged_file_is_refused_permanently(table: DeltaTable, con
     assert "\n" not in str(refused.value)
 
 
-def test_a_commit_into_a_damaged_log_is_refused_permanently(
+def test_a_commit_into_a_damaged_table_log_causes_a_permanent_error(
     table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows(table, grants, 2)
@@ -139,20 +139,22 @@ def answering(request: pytest.FixtureRequest) -> Iterator[DeltaTable]:
 
 
 @pytest.mark.parametrize("answering", [408, 429, 500, 502, 503, 504], indirect=True)
-def test_a_busy_or_broken_store_is_a_retryable_error(answering: DeltaTable, grants: Grants) -> None:
+def test_a_busy_or_broken_object_store_causes_a_retryable_error(answering: DeltaTable, grants: Grants) -> None:
     with pytest.raises(StateUnavailable, match="cannot be reached"):
         answering.raise_fence(grants(1))
 
 
 @pytest.mark.parametrize("answering", [301, 400, 405, 412, 422], indirect=True)
-def test_any_other_answer_of_a_store_is_a_permanent_error(answering: DeltaTable, grants: Grants) -> None:
+def test_any_other_error_response_of_an_object_store_causes_a_permanent_error(
+    answering: DeltaTable, grants: Grants
+) -> None:
     with pytest.raises(StateError, match="deltalake refuses the table s3://lake/") as refused:
         answering.raise_fence(grants(1))
     assert not isinstance(refused.value, StateUnavailable)
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_an_unreachable_store_is_a_retryable_error(grants: Grants, listens: bool) -> None:
+def test_an_unreachable_object_store_causes_a_retryable_error(grants: Grants, listens: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listens:
@@ -167,7 +169,7 @@ def full(*args: Any, **named: Any) -> None:
         out.write(b"0")
 
 
-def test_a_full_disk_is_a_retryable_error_with_an_unknown_outcome(
+def test_a_full_disk_during_the_commit_causes_a_retryable_error_with_an_unknown_outcome(
     table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows(table, grants, 2)
@@ -176,7 +178,7 @@ def test_a_full_disk_is_a_retryable_error_with_an_unknown_outcome(
         table.raise_and_write(grants(2), given)
 
 
-def test_a_full_disk_before_the_commit_is_a_retryable_error_with_a_known_outcome(
+def test_a_full_disk_before_the_commit_causes_a_retryable_error_with_a_known_outcome(
     table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows(table, grants, 2)

@@ -68,7 +68,7 @@ def test_any_other_database_error_is_permanent(url: str, grants: Grants, refusin
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("code", ["55P03", "40P01"])
-def test_a_lock_of_another_session_is_a_retryable_error(
+def test_a_lock_held_by_another_session_causes_a_retryable_error(
     url: str, grants: Grants, refusing: Refusing, code: str
 ) -> None:
     with pytest.raises(StateLocked, match="as told"):

@@ -40,7 +40,7 @@ def example(dag_id: str, file: str = "") -> DAG:
     return bag.dags[dag_id]
 
 
-def test_every_example_has_a_trial() -> None:
+def test_every_example_dag_has_a_trial_test() -> None:
     bag = DagBag(dag_folder=str(ROOT / "dags"))
     examples = {each.partition("_coordinator")[0] for each in bag.dags}
     text = Path(__file__).read_text()
@@ -73,7 +73,7 @@ CLEANED = [{**row, "amount": int(row["amount"])} for row in DAYS if row["amount"
         ("chain_largest", CLEANED, [{"product": "tea", "amount": 4}]),
     ],
 )
-def test_each_stage_of_a_chain_can_be_tried_alone(dag_id: str, rows: Any, given: Any) -> None:
+def test_each_topology_of_a_chain_can_be_tried_out_alone(dag_id: str, rows: Any, given: Any) -> None:
     result = trial(example(dag_id, "chain"), rows=rows)
     assert result.state == "success", result.text()
     (state,) = result.states.values()
@@ -81,24 +81,24 @@ def test_each_stage_of_a_chain_can_be_tried_alone(dag_id: str, rows: Any, given:
     assert (found.read() if dag_id in ("chain_totals", "chain_largest") else list(found.rows)) == given
 
 
-def test_the_trial_counts_each_word_in_the_database_it_belongs_to() -> None:
+def test_the_trial_counts_each_word_in_the_database_that_stores_the_word() -> None:
     result = trial(example("words"), rows=SENTENCES)
     found = [row for name in (0, 1) for row in result.states[f"tx_words_{name}.word_counts"].read()]
     assert {row["word"]: row["count"] for row in found} == {"the": 2, "cat": 1, "dog": 1, "jumped": 1}
 
 
-def test_tweets_are_counted_by_url_and_by_domain() -> None:
+def test_the_trial_counts_tweets_by_url_and_by_domain() -> None:
     result = trial(example("tweeted_urls"), rows=[{"text": "http://a.b/c http://a.b/d http://a.b/c"}])
     assert result.states["tx_domains.tweeted_domains"].read() == [{"domain": "a.b", "tweets": 1}]
     assert len(result.states["tx_urls.tweeted_urls"].read()) == 2
 
 
-def test_the_trial_adds_a_batch_of_tuples_to_the_global_count() -> None:
+def test_the_trial_adds_the_tuples_of_a_batch_to_the_global_count() -> None:
     result = trial(example("global_count"), states={"tx_state.global_count": [{"tuples": 100}]})
     assert result.states["tx_state.global_count"].read() == [{"tuples": 109}]
 
 
-def test_orders_are_added_up_by_region_and_product() -> None:
+def test_the_trial_adds_up_orders_by_region_and_product() -> None:
     rows = [{"region": "north", "product": "tea", "amount": "3"}, {"region": "north", "product": "tea", "amount": "4"}]
     result = trial(example("orders"), rows=rows)
     wanted = [{"region": "north", "product": "tea", "orders": 2, "amount": 7}]
@@ -116,7 +116,7 @@ def test_the_trial_adds_orders_and_totals_and_shows_the_rows_for_the_summary() -
     assert summary == wanted
 
 
-def test_the_trial_shows_the_rows_for_the_database_of_locations() -> None:
+def test_the_trial_shows_the_rows_for_the_locations_database() -> None:
     result = trial(example("locations"), rows=[{"user": "7", "location": "Rome"}])
     assert result.state == "success", result.text()
     (state,) = result.states.values()
@@ -135,14 +135,14 @@ def test_the_trial_counts_words_and_letters_and_does_not_change_memcached(monkey
     assert result.outputs["seen"] == 0, "Memcached holds something that the trial has counted."
 
 
-def test_messages_that_leave_the_dag_cannot_be_tried_out() -> None:
+def test_a_trial_of_a_dag_that_sends_messages_to_workers_is_refused() -> None:
     with pytest.raises(TrialRefused, match="queued_words.*cannot be tried out: its messages leave the DAG"):
         trial(example("queued_words"), rows=SENTENCES)
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_flights_are_counted_by_an_application_of_spark_submit() -> None:
+def test_the_trial_counts_flights_in_an_application_run_by_spark_submit() -> None:
     result = trial(example("flights"), rows=FLIGHTS)
     assert result.states["tx_state.flight_totals"].read() == [
         {"carrier": "AA", "origin": "JFK", "flights": 1, "dep_delay": 7},
@@ -153,7 +153,7 @@ def test_flights_are_counted_by_an_application_of_spark_submit() -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_events_of_a_topic_are_counted_by_user() -> None:
+def test_the_trial_counts_the_events_of_a_topic_by_user() -> None:
     rows = [{"value": {"user": user, "amount": amount}} for user, amount in (("ann", 3), ("ann", 4), ("bob", 5))]
     result = trial(example("kafka_counts"), rows=rows)
     assert result.states["tx_state.user_events"].read() == [
@@ -173,7 +173,7 @@ def connect(spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.spark
 @pytest.mark.usefixtures("connect")
 @pytest.mark.parametrize("topology", ["twitter", "twitter_partitioned", "twitter_opaque", "twitter_tasks"])
-def test_users_and_hashtags_of_tweets_are_counted(topology: str) -> None:
+def test_the_trial_counts_the_users_and_hashtags_of_tweets(topology: str) -> None:
     rows = [{"partition": "0", "number": 1, "message": "@ann likes #tea"}]
     result = trial(example(topology, "twitter"), rows=rows)
     assert result.state == "success", result.text()
@@ -186,7 +186,7 @@ def test_users_and_hashtags_of_tweets_are_counted(topology: str) -> None:
     ]
 
 
-def test_flights_that_polars_cannot_read_would_be_rejected() -> None:
+def test_the_trial_shows_flights_that_polars_cannot_read_as_rejected_rows() -> None:
     row = {"month": 1, "carrier": "UA", "flight": 7, "origin": "EWR", "dest": "IAH", "distance": "1400"}
     rows = [{**row, "dep_delay": delay} for delay in ("16", "2 min", *["NA"] * 30)]
     result = trial(example("quality"), rows=rows)
@@ -204,7 +204,7 @@ def test_flights_that_polars_cannot_read_would_be_rejected() -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("connect")
-def test_orders_are_counted_by_an_application_of_spark_connect() -> None:
+def test_the_trial_counts_orders_in_an_application_run_by_spark_connect() -> None:
     rows = [{"id": 1, "product": "tea", "amount": 3}, {"id": 2, "product": "tea", "amount": 4}]
     result = trial(example("sql_orders"), rows=rows)
     assert result.states["shop_db.order_totals"].read() == [{"product": "tea", "orders": 2, "amount": 7}]
@@ -225,7 +225,7 @@ def test_the_trial_shows_the_appended_flights_and_creates_no_table() -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_new_values_of_a_commit_phase_reach_the_tasks_inside() -> None:
+def test_a_later_task_in_the_commit_phase_of_a_trial_reads_the_new_values_of_the_state() -> None:
     result = trial(example("trident_words"), rows=SENTENCES, states={"tx_state.trident_words": [_count("dog", 41)]})
     assert result.outputs["commit_phase.commonest"] == "dog"
     assert _count("the", 2) in result.states["tx_state.trident_words"].read()

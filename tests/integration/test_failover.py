@@ -82,7 +82,7 @@ class Interrupted(SqlState):
 
 
 @pytest.mark.parametrize("kind", ["opaque", pytest.param("transactional", marks=pytest.mark.long)])
-def test_a_part_missing_on_a_standby_is_found_before_the_commit_and_written_again(
+def test_a_part_that_is_missing_after_a_failover_is_found_before_the_commit_and_written_again(
     primary: LocalPostgres, standby: Standby, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "ROWS_A_WRITE", 1000)

@@ -69,7 +69,9 @@ def refusal(spark: SparkSession, descriptor: Descriptor) -> str:
     return f"{type(refused.value).__name__} {refused.value}"
 
 
-def test_executors_read_the_same_rows_as_the_client_with_one_task_a_file(either: SparkSession, tmp_path: Path) -> None:
+def test_executors_read_the_same_rows_as_the_client_and_use_one_task_for_each_file(
+    either: SparkSession, tmp_path: Path
+) -> None:
     for region in ("eu", "us"):
         (tmp_path / "in" / f"region={region}").mkdir(parents=True)
         for name in ("a", "b"):
@@ -90,7 +92,7 @@ def test_executors_read_the_same_rows_as_the_client_with_one_task_a_file(either:
     batch.close()
 
 
-def test_executors_read_declared_json(either: SparkSession, tmp_path: Path) -> None:
+def test_executors_read_json_files_with_a_declared_schema(either: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(OBJECTS)
     how: dict[str, Any] = {"format": "json", "schema": "id INT, tags ARRAY<STRING>, at STRUCT<hour: INT>"}
     by_client, by_executors = (
@@ -145,7 +147,7 @@ def test_executors_whose_python_lacks_the_package_are_refused(either: SparkSessi
     ],
     ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
 )
-def test_files_that_executors_cannot_read_are_refused_when_the_source_is_made(given: Any, remedy: str) -> None:
+def test_a_source_whose_files_executors_cannot_read_is_refused_when_it_is_created(given: Any, remedy: str) -> None:
     with pytest.raises(ConfigError, match=remedy) as refused:
         FileSource(**{"path_glob": "in/*.csv", "read_by": "executors", **given})
     assert len(str(refused.value).splitlines()) == 1

@@ -55,7 +55,7 @@ of spouts, bolts and acks, and the states and spouts of its modules for stores."
 
 
 @pytest.mark.parametrize("name", STORM)
-def test_each_name_of_storm_is_on_the_page_of_names(name: str) -> None:
+def test_each_public_name_of_storm_is_on_the_migration_page(name: str) -> None:
     theirs = "\n".join(row[0] for row in ROWS)
     assert re.search(rf"`(?:\w+\.)?{re.escape(name)}(?:\.\w+)?`", theirs)
 
@@ -75,11 +75,11 @@ def resolved(path: str) -> Any:
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`(airflow_tx\.[\w.]+)`", TEXT))))
-def test_each_name_of_the_package_on_the_page_exists(path: str) -> None:
+def test_each_name_of_the_package_on_the_migration_page_exists(path: str) -> None:
     assert resolved(path) is not None
 
 
-def test_each_method_of_the_package_on_the_page_exists_in_its_class() -> None:
+def test_each_method_of_the_package_on_the_migration_page_exists_in_its_class() -> None:
     named = [(names, row[1]) for row in ROWS for names in re.findall(r"`(airflow_tx\.[\w.]+)`: ([^;]*)", row[1])]
     methods = [(path, method) for (path, methods), _ in named for method in re.findall(r"`(\w+)`", methods)]
     assert len(methods) > 12
@@ -88,24 +88,24 @@ def test_each_method_of_the_package_on_the_page_exists_in_its_class() -> None:
         assert hasattr(resolved(made.get(path.split(".")[-1], path)), method), f"{path}.{method}"
 
 
-def test_each_transaction_argument_on_the_page_exists() -> None:
+def test_each_argument_of_transaction_on_the_migration_page_exists() -> None:
     named = set(re.findall(r"`Transaction\((\w+)=", OURS))
     assert len(named) >= 3
     assert named <= set(Transaction.__init__.__annotations__)
 
 
-def test_each_source_method_on_the_page_exists() -> None:
+def test_each_method_of_a_source_on_the_migration_page_exists() -> None:
     named = re.findall(r"`((?:TransactionalSource|PartitionedTransactionalSource)\.\w+)`", OURS)
     assert len(named) > 4
     assert all(resolved(f"airflow_tx.{name}") for name in named)
 
 
-def test_each_name_of_storm_on_the_page_has_a_counterpart_and_a_difference() -> None:
+def test_each_name_of_storm_on_the_migration_page_has_a_counterpart_or_an_explanation() -> None:
     assert len(ROWS) > 60
     assert [row for row in ROWS if len(row) == 3 and not row[1]] == []
 
 
-def test_the_code_of_the_page_migrates_the_values_of_trident(
+def test_the_code_on_the_migration_page_migrates_the_values_of_trident(
     redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_DEFAULT", redis.url(11))

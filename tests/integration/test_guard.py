@@ -66,7 +66,7 @@ Use = Callable[[SqlGuard, Grant, Iterable[Mapping[str, Any]]], None]
 every_use = pytest.mark.parametrize("use", [_raise, _write, _raise_and_write])
 
 
-def test_the_statements_of_a_transaction_run_once_however_often_it_is_committed(
+def test_the_statements_of_a_transaction_run_once_even_if_it_is_committed_repeatedly(
     url: str, table: str, grants: Grants
 ) -> None:
     for txid in (1, 2):
@@ -82,7 +82,7 @@ def test_the_statements_of_a_transaction_run_once_however_often_it_is_committed(
     assert query(url, f"SELECT txid FROM airflow_tx_guard WHERE guard = 'of {table}'") == [(2,)]
 
 
-def test_a_paused_older_writer_that_wakes_after_the_next_transaction_is_refused(
+def test_a_paused_older_writer_is_refused_when_it_resumes_after_the_next_transaction(
     url: str, table: str, grants: Grants
 ) -> None:
     zombie, state = _guard(url, table), _guard(url, table)
@@ -118,7 +118,7 @@ def test_a_grant_that_the_fence_refuses_runs_no_statement(url: str, table: str, 
     assert (_there(url, table), state.last_txid(), lost.last_txid()) == ([(1, "man", 2)], 1, None)
 
 
-def test_a_function_makes_the_statements_from_the_rows(url: str, table: str, grants: Grants) -> None:
+def test_a_function_can_create_the_statements_from_the_rows(url: str, table: str, grants: Grants) -> None:
     def statements(rows: list[dict[str, Any]]) -> Iterator[Any]:
         yield f"DELETE FROM {table} WHERE who = :who", [{"who": row["who"]} for row in rows]
         yield INSERT.format(table), {"who": "all", "n": sum(row["n"] for row in rows), "txid": 77}
@@ -130,7 +130,7 @@ def test_a_function_makes_the_statements_from_the_rows(url: str, table: str, gra
     assert _there(url, table) == [(77, "all", 103)]
 
 
-def test_a_transaction_without_rows_runs_statements_that_need_no_row_and_is_noted(
+def test_a_transaction_without_rows_runs_only_statements_that_need_no_row_and_is_recorded(
     url: str, table: str, grants: Grants
 ) -> None:
     state = _guard(url, table, [INSERT.format(table), (INSERT.format(table), {"who": "none", "n": 0})])
@@ -200,7 +200,7 @@ def _run_together(url: str, table: str, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_statements_that_secretly_ended_the_transaction_are_reported_and_not_run_again(
+def test_statements_that_ended_the_transaction_unnoticed_are_reported_and_not_run_again(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     ending = _run_together(url, table, monkeypatch)
@@ -237,7 +237,7 @@ def test_a_transaction_that_a_statement_rolled_back_is_reported_as_possibly_writ
     assert _there(url, table) == [(1, "p", 1)]
 
 
-def test_a_transaction_that_a_guard_has_run_refuses_a_skip_and_another_output(
+def test_a_guard_refuses_a_skip_or_another_output_after_its_statements_have_run(
     url: str, table: str, grants: Grants
 ) -> None:
     state = _guard(url, table)
@@ -251,7 +251,9 @@ def test_a_transaction_that_a_guard_has_run_refuses_a_skip_and_another_output(
     assert len(_there(url, table)) == 2
 
 
-def test_a_guard_that_lost_its_note_but_not_its_fence_is_refused(url: str, table: str, grants: Grants) -> None:
+def test_a_guard_is_refused_if_its_record_of_a_run_is_missing_but_its_fence_is_not(
+    url: str, table: str, grants: Grants
+) -> None:
     state, grant = _guard(url, table), grants(1)
     state.raise_fence(grant)
     assert not state.holds(1)
@@ -275,7 +277,7 @@ def test_a_renamed_guard_keeps_its_fence_and_its_txid(url: str, table: str, gran
     assert len(_there(url, table)) == 2
 
 
-def test_a_part_of_an_update_is_refused(url: str, table: str, grants: Grants) -> None:
+def test_a_write_with_only_a_part_of_the_update_is_refused(url: str, table: str, grants: Grants) -> None:
     state, grant = _guard(url, table), grants(1)
     state.raise_fence(grant)
     with pytest.raises(StateError, match="Give all rows in one write"):
@@ -315,7 +317,7 @@ def test_the_next_try_resolves_a_lost_reply_to_the_commit(
     assert len(_there(url, table)) == 2
 
 
-def test_a_guard_is_a_fenced_state_that_shows_no_values() -> None:
+def test_a_guard_is_a_fenced_state_without_readable_values() -> None:
     state = SqlGuard(
         "tx_state", name="mails", statements=[("INSERT INTO t VALUES (:a)", {"a": "s3cret"}), "DELETE ..."]
     )

@@ -45,7 +45,7 @@ def written(area: StagingArea, rows: list[dict[str, Any]] = ROWS, day: str = DAY
     return journal.write(Entry("flights", "life", 1, attempt=1, birth="b", **batch, **times, contributions=parts))
 
 
-def test_the_server_copies_staged_files_into_the_journal(
+def test_staged_files_are_copied_into_the_journal_by_the_s3_server(
     area: StagingArea, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written_by_us: list[str] = []
@@ -63,7 +63,7 @@ def test_the_server_copies_staged_files_into_the_journal(
     assert bucket.fs.exists(f"{bucket.name}/staging/life/@journal/{found.files[0].name}")
 
 
-def test_days_of_the_journal_are_listed_and_removed(area: StagingArea) -> None:
+def test_journal_days_are_listed_and_old_days_are_removed(area: StagingArea) -> None:
     old = written(area, day="2013-01-01")
     new = written(area)
     journal = JournalArea(area, "life")
@@ -72,7 +72,7 @@ def test_days_of_the_journal_are_listed_and_removed(area: StagingArea) -> None:
     assert journal.names() == [new]
 
 
-def test_a_bucket_restored_to_an_older_backup_is_refused_with_the_missing_entry(
+def test_a_journal_restored_from_an_older_backup_is_refused_and_the_error_names_the_entry(
     area: StagingArea, bucket: Bucket
 ) -> None:
     before = written(area, ROWS[:1500])

@@ -87,7 +87,7 @@ def connected(cluster: LocalKafkaCluster, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
 
 
-def test_every_row_counts_once_although_one_of_three_nodes_is_lost(
+def test_every_row_counts_once_although_one_of_three_brokers_is_lost(
     cluster: LocalKafkaCluster, connected: None, tmp_path: Path
 ) -> None:
     cluster.nodes[1].create_topic("alone", brokers=ALONE)
@@ -128,7 +128,9 @@ def test_every_row_counts_once_although_one_of_three_nodes_is_lost(
     assert mirrored.counts() == {value: 1 for value in written.values if value.startswith("mirrored")}
 
 
-def test_sources_connected_to_a_lost_node_connect_to_another_node(cluster: LocalKafkaCluster, connected: None) -> None:
+def test_sources_connected_to_a_lost_broker_reconnect_to_another_broker(
+    cluster: LocalKafkaCluster, connected: None
+) -> None:
     cluster.nodes[1].create_topic("kept", brokers=[[1, 2, LOST]])
     sources = [KafkaSource(topic="kept", timeout=SOON) for _ in range(9)]
     assert [source.backlog(None) for source in sources] == [0] * 9

@@ -105,7 +105,7 @@ def by_number(batch: Batch) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.lead
 @pytest.mark.worth("a killed broker")
-def test_a_killed_broker_loses_no_row_after_its_restart(kafka: LocalKafka, topic: str) -> None:
+def test_no_row_is_lost_if_a_broker_is_killed_and_restarted(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ["a", "b"], 0)
     strict, loose = Ledger(topic), Ledger(topic, {"kind": "opaque"})
     assert strict.take() == loose.take() == {"0": (0, 2), "1": (0, 0)}
@@ -142,7 +142,7 @@ def test_a_client_that_reaches_no_broker_is_replaced_by_a_new_client(
     assert source.backlog(None) == 1
 
 
-def test_a_topic_that_gets_more_partitions_is_read_completely(kafka: LocalKafka, topic: str) -> None:
+def test_all_messages_are_read_after_partitions_are_added_to_a_topic(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ["a"], 0)
     ledger = Ledger(topic, {"starting": "latest"})
     assert ledger.take() == {"0": (1, 1), "1": (0, 0)}
@@ -154,7 +154,9 @@ def test_a_topic_that_gets_more_partitions_is_read_completely(kafka: LocalKafka,
     assert ledger.take() == {}
 
 
-def test_rows_that_retention_deleted_stop_the_source_until_the_loss_is_accepted(kafka: LocalKafka, topic: str) -> None:
+def test_rows_deleted_by_retention_stop_the_source_until_a_person_accepts_the_loss(
+    kafka: LocalKafka, topic: str
+) -> None:
     kafka.produce(topic, [f"row {n}" for n in range(10)], 0)
     ledger = Ledger(
         topic, places={f"{topic}-{number}": {"topic_id": None, "offset": n} for number, n in ((0, 4), (1, 0))}
@@ -177,7 +179,7 @@ def test_rows_that_retention_deleted_stop_the_source_until_the_loss_is_accepted(
         before.values(first)
 
 
-def test_a_recreated_topic_stops_the_source_until_the_loss_is_accepted(kafka: LocalKafka, topic: str) -> None:
+def test_a_recreated_topic_stops_the_source_until_a_person_accepts_the_loss(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ["a", "b", "c"], 0)
     kafka.produce(topic, ["x"], 1)
     ledger = Ledger(topic)
@@ -206,7 +208,7 @@ def test_a_recreated_topic_stops_the_source_until_the_loss_is_accepted(kafka: Lo
 
 
 @pytest.mark.lead
-def test_a_broker_that_lost_its_latest_rows_and_got_new_rows_is_noticed(
+def test_the_source_notices_a_broker_that_lost_its_newest_rows_and_received_other_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LocalKafka() as server:
@@ -250,7 +252,7 @@ def test_rows_that_a_new_partition_lost_before_its_first_batch_are_reported(kafk
     assert ledger.take() == {"2": (2, 3)}
 
 
-def test_only_messages_committed_in_kafka_are_read(kafka: LocalKafka, topic: str) -> None:
+def test_only_messages_of_committed_kafka_transactions_are_read(kafka: LocalKafka, topic: str) -> None:
     # Kafka ends a transaction that is open for a minute, unless its producer says otherwise.
     patient = {"transactional.id": topic, "transaction.timeout.ms": 900_000}
     producer = Producer({**kafka.client_config(), "log_level": 0, **patient})
@@ -300,7 +302,7 @@ def test_only_messages_committed_in_kafka_are_read(kafka: LocalKafka, topic: str
     assert found == [b"a", b"b", b"c"]
 
 
-def test_a_batch_stays_within_its_limits_and_names_the_reason(kafka: LocalKafka, topic: str) -> None:
+def test_a_batch_stays_within_its_limits_and_its_reason_names_the_limit(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ["x" * 100] * 50, 0)
     kafka.produce(topic, ["x" * 100] * 4, 1)
     assert Ledger(topic, {"max_rows_per_batch": 20}).take() == {"0": (0, 16), "1": (0, 4)}
@@ -328,7 +330,7 @@ def test_one_source_reads_two_topics(kafka: LocalKafka, topic: str) -> None:
     assert ledger.values(batch) == [b"a", b"b"]
 
 
-def test_json_values_are_read_as_columns_and_a_value_that_does_not_fit_fails_its_batch(
+def test_json_values_become_columns_and_a_value_that_does_not_fit_fails_its_batch(
     kafka: LocalKafka, topic: str
 ) -> None:
     kafka.produce(topic, ['{"user": "ann", "amount": 1.5, "more": 1}', '{"user": 7}', ("key", None)], 0)
@@ -345,7 +347,7 @@ def test_json_values_are_read_as_columns_and_a_value_that_does_not_fit_fails_its
         list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(2, 1), wrong.metadata)))
 
 
-def test_a_json_column_named_timestamp_is_not_the_message_time(kafka: LocalKafka, topic: str) -> None:
+def test_a_json_column_named_timestamp_is_not_confused_with_the_message_time(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ['{"timestamp": "soon"}'], 0)
     ledger = Ledger(topic, {"value_schema": "timestamp BIGINT"})
     batch = ledger.decide()
@@ -365,7 +367,9 @@ def test_a_wrong_password_fails_at_once_and_is_never_printed(
     assert "open-sesame" not in str(refused.value) + "".join(capfd.readouterr()) + repr(source.__dict__)
 
 
-def test_invalid_input_is_a_one_line_error(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_and_an_unreachable_broker_are_each_reported_in_one_line(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = {f"{topic}-0": {"topic_id": None, "offset": 9}}
     with pytest.raises(SourceError, match=r"offset 9 was reached, and the partition now ends at 0"):
         Ledger(topic, places=begun).decide()

@@ -62,7 +62,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.lead
 @pytest.mark.worth("Spark's Kafka reader, with the jars of the docs")
-def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
+def test_spark_reads_exactly_the_offsets_of_a_batch_and_returns_the_same_rows_as_python(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     producer = Producer({**kafka.client_config(), "log_level": 0, "transactional.id": topic})
@@ -99,7 +99,7 @@ def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
         assert empty.collect() == []
 
 
-def test_json_values_have_the_columns_of_the_topic_and_need_no_connector(
+def test_json_values_are_read_with_the_topic_columns_and_without_the_kafka_connector(
     kafka: LocalKafka, spark: SparkSession, topic: str
 ) -> None:
     kafka.produce(topic, [("k", '{"user": "ann", "n": 1}'), (None, None)], 1)
@@ -139,7 +139,7 @@ def test_an_application_counts_json_and_an_invalid_message_fails_only_its_batch(
 
 
 @pytest.mark.long
-def test_spark_and_python_refuse_a_value_that_does_not_fit_exactly(
+def test_spark_and_python_refuse_a_value_that_does_not_fit_its_type_exactly(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     kafka.produce(topic, ['{"user": "ann", "n": 19.99}'], 0)
@@ -156,7 +156,7 @@ def test_spark_and_python_refuse_a_value_that_does_not_fit_exactly(
 
 
 @pytest.mark.long
-def test_a_time_after_the_year_9999_is_refused_only_if_its_column_is_read(
+def test_a_message_time_after_the_year_9999_is_refused_only_if_its_column_is_read(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     micros = f"{topic}-micros"

@@ -47,7 +47,7 @@ def _kind(connection: sa.Connection) -> str:
     return "postgresql" if connection.dialect.name == "postgresql" else "mysql"
 
 
-def test_states_of_one_database_share_a_session(make: Callable[[], SqlState], grants: Grants) -> None:
+def test_two_states_of_one_database_use_the_same_session(make: Callable[[], SqlState], grants: Grants) -> None:
     one, other = make(), make()
     grants.commit(1, one, {"a": 1})
     first = session(one)
@@ -55,7 +55,7 @@ def test_states_of_one_database_share_a_session(make: Callable[[], SqlState], gr
     assert session(one) == session(other) == first
 
 
-def test_a_session_with_an_error_is_not_used_again(make: Callable[[], SqlState], grants: Grants) -> None:
+def test_a_session_in_which_an_error_occurred_is_not_used_again(make: Callable[[], SqlState], grants: Grants) -> None:
     state = make()
     grants.commit(1, state, {"a": 1})
     before = session(state)
@@ -105,12 +105,12 @@ def test_a_forked_process_opens_its_own_session(make: Callable[[], SqlState], gr
     assert session(state) == before
 
 
-def test_a_state_of_executors_leaves_no_session_behind(make: Callable[[], SqlState]) -> None:
+def test_a_state_in_a_spark_executor_keeps_no_session_open(make: Callable[[], SqlState]) -> None:
     state = make().for_executors()
     assert isinstance(state, SqlState)
     assert session(state) != session(state)
 
 
-def test_the_statements_of_a_guard_leave_no_session_behind(url: str) -> None:
+def test_the_statements_of_a_guard_leave_no_session_open(url: str) -> None:
     guard = SqlGuard.from_url(url, name=uuid4().hex, statements=[])
     assert session(guard) != session(guard)

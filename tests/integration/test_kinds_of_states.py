@@ -162,7 +162,7 @@ def no_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "event"), [(kind, event) for kind, row in ANSWERS.items() for event in row])
-def test_the_advised_commands_recover_each_kind_of_state_on_a_server(
+def test_the_suggested_commands_recover_each_kind_of_state_on_a_server(
     make: Any, request: pytest.FixtureRequest, name: str, event: str
 ) -> None:
     fixture, made = KINDS[name]
@@ -177,5 +177,5 @@ def test_the_advised_commands_recover_each_kind_of_state_on_a_server(
         assert (story.mended == truth) is (LOST not in expected and ANSWERS[name] is not UNNOTICED)
 
 
-def test_each_public_state_on_a_server_has_a_row_in_the_recovery_table() -> None:
+def test_each_public_state_that_uses_a_server_has_a_row_in_the_recovery_table() -> None:
     assert ON_SERVERS <= ANSWERS.keys() == KINDS.keys()

@@ -119,7 +119,7 @@ def commit(world: Applied, lane: Lane, count: int) -> None:
 
 
 @pytest.mark.lead
-def test_sessions_client_and_application_are_ready_before_the_first_batch(
+def test_a_lane_prepares_its_spark_sessions_and_its_application_before_the_first_batch(
     world: Applied, opened: list[str], rehearsed: list[str], loaded: Path
 ) -> None:
     lane = world.lane(patience=PATIENCE)

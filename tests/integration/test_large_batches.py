@@ -95,7 +95,9 @@ class Cut:
 
 
 @pytest.mark.lead
-def test_a_transaction_of_six_times_1024_instances_commits(store: ZooKeeperStore, zookeeper_root: str) -> None:
+def test_a_transaction_with_more_than_six_thousand_mapped_task_instances_commits(
+    store: ZooKeeperStore, zookeeper_root: str
+) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=0)
     first = pipeline.begin("r1")
     pipeline.map(first)
@@ -125,7 +127,7 @@ def test_a_skipped_large_batch_leaves_no_acks_in_the_ledger(store: ZooKeeperStor
     assert pipeline.run("r2") == 2
 
 
-def test_the_next_commit_removes_acks_left_by_a_committer_that_died_after_its_mark(
+def test_the_next_commit_removes_acks_that_a_killed_committer_left_after_its_commit(
     store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=0)
@@ -204,7 +206,7 @@ def test_a_lost_ledger_of_5000_partitions_is_rebuilt(
     assert pipeline.totals() == [2]
 
 
-def test_a_batch_too_large_for_a_record_is_refused_and_allocates_no_txid(
+def test_a_batch_that_is_too_large_for_a_record_is_refused_and_gets_no_txid(
     store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root)

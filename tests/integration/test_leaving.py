@@ -81,7 +81,9 @@ def test_a_released_table_is_an_ordinary_table_after_the_package_columns_are_dro
     assert query(database, "SELECT carrier, n FROM totals ORDER BY n") == [("AA", 2), ("UA", 3)]
 
 
-def test_the_last_dag_of_a_schema_leaves_no_table_of_the_package(database: str, kind: str, grants: Grants) -> None:
+def test_no_table_of_the_package_remains_after_the_last_dag_of_a_schema_leaves(
+    database: str, kind: str, grants: Grants
+) -> None:
     committed(database, grants, "totals").release()
     assert query(database, "SELECT state FROM airflow_tx_fence") == []
     run_block(database, f"tables in {kind}")
@@ -102,6 +104,6 @@ def test_another_dag_in_the_schema_continues_after_one_dag_leaves(database: str,
     assert list(other.read()) == [{"carrier": "AA", "n": 7}]
 
 
-def test_the_page_removes_the_ledger_before_the_transaction_is_taken_out_of_the_dag() -> None:
+def test_the_page_deletes_the_ledger_before_it_removes_the_transaction_from_the_dag() -> None:
     removed, taken_out = (LEAVING.index(each) for each in ("airflow tx delete NAME", "Take `Transaction`"))
     assert removed < taken_out

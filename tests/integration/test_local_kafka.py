@@ -64,7 +64,7 @@ def _values(consumer: Consumer, topic: str, count: int) -> list[bytes | None]:
     return [each.value() for each in found]
 
 
-def test_messages_and_the_port_survive_a_crash(server: LocalKafka, topic: str, consumer: Consumer) -> None:
+def test_messages_and_the_port_are_kept_after_a_crash(server: LocalKafka, topic: str, consumer: Consumer) -> None:
     before = server.bootstrap
     assert server.produce(topic, ["a", ("key", b"b")]) == [(0, 0), (0, 1)]
 
@@ -77,21 +77,23 @@ def test_messages_and_the_port_survive_a_crash(server: LocalKafka, topic: str, c
     assert _values(consumer, topic, 3) == [b"a", b"b", b"c"]
 
 
-def test_messages_survive_a_restart(server: LocalKafka, topic: str, consumer: Consumer) -> None:
+def test_messages_are_kept_after_a_restart(server: LocalKafka, topic: str, consumer: Consumer) -> None:
     server.produce(topic, ["a"])
     server.restart()
     # Right after a start the server may not lead the partition yet.
     eventually(lambda: _bounds(consumer, topic) == (0, 1), 240, "the row is there")
 
 
-def test_add_partitions_adds_partitions_to_a_topic(server: LocalKafka, topic: str, consumer: Consumer) -> None:
+def test_the_number_of_partitions_of_a_topic_can_be_increased(
+    server: LocalKafka, topic: str, consumer: Consumer
+) -> None:
     server.produce(topic, ["a"])
     server.add_partitions(topic, 3)
     assert server.produce(topic, ["b", "c"], partition=2) == [(2, 0), (2, 1)]
     assert [_bounds(consumer, topic, each) for each in range(3)] == [(0, 1), (0, 0), (0, 2)]
 
 
-def test_delete_records_removes_messages_and_offsets_continue(
+def test_deleted_records_are_gone_and_new_messages_get_the_next_offsets(
     server: LocalKafka, topic: str, consumer: Consumer
 ) -> None:
     server.produce(topic, map(str, range(10)))
@@ -100,7 +102,7 @@ def test_delete_records_removes_messages_and_offsets_continue(
     assert server.produce(topic, ["x"]) == [(0, 10)]
 
 
-def test_messages_beyond_their_retention_vanish_soon(server: LocalKafka, consumer: Consumer) -> None:
+def test_messages_older_than_the_retention_are_deleted_soon(server: LocalKafka, consumer: Consumer) -> None:
     server.create_topic("short", config={"retention.ms": "60000"})
     an_hour_ago = int((time.time() - 3600) * 1000)
     server.produce("short", ["a", "b"], timestamp=an_hour_ago)
@@ -167,7 +169,7 @@ def test_a_setting_that_kafka_refuses_is_reported_with_the_message_of_kafka() ->
     assert "\n" not in str(told.value)
 
 
-def test_an_unreachable_jar_registry_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreachable_jar_registry_causes_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AIRFLOW_TX_JARS", str(tmp_path))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
     with pytest.raises(

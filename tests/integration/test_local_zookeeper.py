@@ -59,7 +59,7 @@ def connected(hosts: str, root: str) -> Iterator[KazooClient]:
     kazoo.close()
 
 
-def test_a_lost_connection_keeps_the_session_and_its_ephemeral_nodes(
+def test_the_session_and_its_ephemeral_nodes_are_kept_after_a_lost_connection(
     server: LocalZooKeeper, client: KazooClient
 ) -> None:
     states: list[str] = []
@@ -87,7 +87,7 @@ def test_an_expired_session_removes_its_ephemeral_nodes(server: LocalZooKeeper, 
     assert client.exists("/mine") is None
 
 
-def test_a_crash_keeps_data_and_sessions(server: LocalZooKeeper, patient: KazooClient) -> None:
+def test_data_and_sessions_are_kept_after_a_crash(server: LocalZooKeeper, patient: KazooClient) -> None:
     session = patient.client_id[0]
     patient.create("/kept", b"value")
 
@@ -106,7 +106,7 @@ def test_a_frozen_server_answers_after_it_resumes(server: LocalZooKeeper, client
     assert answer.get(timeout=_SOON) is not None
 
 
-def test_a_restored_server_lacks_nodes_created_after_the_snapshot(
+def test_nodes_created_after_the_snapshot_are_missing_after_a_restore(
     server: LocalZooKeeper, patient: KazooClient, tmp_path: Path
 ) -> None:
     patient.create("/before")
@@ -125,18 +125,18 @@ def test_a_restored_server_lacks_nodes_created_after_the_snapshot(
         with_new_session.close()
 
 
-def test_restoring_from_a_folder_without_a_copy_is_refused(server: LocalZooKeeper, tmp_path: Path) -> None:
+def test_a_restore_from_a_folder_without_a_snapshot_is_refused(server: LocalZooKeeper, tmp_path: Path) -> None:
     with pytest.raises(TxError, match="holds no copy"):
         server.restore_from(tmp_path)
 
 
-def test_missing_java_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_java_command_causes_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(TxError, match="No Java found in JAVA_HOME=.* Install Java 17 or newer"):
         LocalZooKeeper(tmp_path).start()
 
 
-def test_a_port_in_use_is_named_in_the_error(server: LocalZooKeeper, tmp_path: Path) -> None:
+def test_the_error_names_the_port_that_is_already_in_use(server: LocalZooKeeper, tmp_path: Path) -> None:
     server.start()
     with pytest.raises(TxError, match=f"port {server.port} is taken"):
         LocalZooKeeper(tmp_path, port=server.port).start()
@@ -190,7 +190,7 @@ def _mark_of_server(folder: Path) -> str:
     raise AssertionError(f"no process works in {folder}")
 
 
-def test_a_command_runs_the_server_until_it_is_interrupted_and_keeps_its_data(tmp_path: Path) -> None:
+def test_the_command_runs_the_server_until_it_is_interrupted_and_keeps_the_data(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     command = [
         sys.executable,

@@ -52,7 +52,7 @@ def refused(state: SqlState, grants: Grants, txid: int, match: str) -> None:
 
 
 @pytest.mark.usefixtures("size")
-def test_a_table_that_was_emptied_is_refused_until_its_loss_is_accepted(
+def test_an_emptied_table_is_refused_until_a_person_accepts_the_loss(
     url: str, table: str, grants: Grants, made: Make
 ) -> None:
     held = made()
@@ -85,7 +85,7 @@ def test_a_table_that_is_older_than_its_fence_is_refused(url: str, table: str, g
 
 
 @pytest.mark.usefixtures("size")
-def test_lost_keys_of_several_columns_are_noticed(url: str, table: str, grants: Grants) -> None:
+def test_lost_keys_with_several_columns_are_noticed(url: str, table: str, grants: Grants) -> None:
     def make() -> SqlState:
         return SqlState.from_url(url, table=table, keys=["word", "number"], values={"n": Sum()})
 
@@ -96,7 +96,7 @@ def test_lost_keys_of_several_columns_are_noticed(url: str, table: str, grants: 
     refused(make(), grants, 3, "its fence says 2, but (it has only 1 of 3 rows|its key .* is missing)")
 
 
-def test_a_row_that_was_deleted_is_noticed_in_a_small_table(url: str, table: str, grants: Grants, made: Make) -> None:
+def test_a_deleted_row_of_a_small_table_is_noticed(url: str, table: str, grants: Grants, made: Make) -> None:
     state = made()
     grants.commit(1, state, {"a": 1, "b": 1})
     grants.commit(2, state, {"a": 1})
@@ -117,7 +117,9 @@ def test_deleted_rows_are_no_longer_reported_after_a_person_accepted_the_deletio
     refused(made(), grants, 3, "its fence says 2, but")
 
 
-def test_an_older_row_restored_into_a_small_table_is_noticed(url: str, table: str, grants: Grants, made: Make) -> None:
+def test_an_older_version_of_a_row_in_a_small_table_is_noticed(
+    url: str, table: str, grants: Grants, made: Make
+) -> None:
     state = made()
     grants.commit(1, state, {"a": 1, "b": 1})
     query(url, f"CREATE TABLE {table}_copy AS SELECT * FROM {table} WHERE n = 1")
@@ -128,7 +130,9 @@ def test_an_older_row_restored_into_a_small_table_is_noticed(url: str, table: st
 
 
 @pytest.mark.usefixtures("size")
-def test_a_table_without_its_last_parts_is_refused(url: str, table: str, grants: Grants, made: Make) -> None:
+def test_a_table_that_has_lost_the_last_parts_of_a_commit_is_refused(
+    url: str, table: str, grants: Grants, made: Make
+) -> None:
     grants.commit(1, made(), {"a": 1, "b": 1})
     query(url, f"CREATE TABLE {table}_copy AS SELECT * FROM {table}")
     grant = grants(2)
@@ -142,9 +146,7 @@ def test_a_table_without_its_last_parts_is_refused(url: str, table: str, grants:
     refused(made(), grants, 3, "its fence says 3, but")
 
 
-def test_a_fence_without_an_imprint_gets_one_with_the_next_commit(
-    url: str, table: str, grants: Grants, made: Make
-) -> None:
+def test_the_next_commit_adds_a_missing_imprint_to_the_fence(url: str, table: str, grants: Grants, made: Make) -> None:
     grants.commit(1, made(), {"a": 1})
     query(url, f"UPDATE airflow_tx_fence SET definition = '{{}}' WHERE state = '{table}'")
     grants.commit(2, made(), {"a": 1})
@@ -153,7 +155,7 @@ def test_a_fence_without_an_imprint_gets_one_with_the_next_commit(
 
 
 @pytest.mark.usefixtures("size")
-def test_a_fence_with_other_key_columns_is_not_checked_for_lost_keys(url: str, table: str, grants: Grants) -> None:
+def test_lost_keys_are_not_checked_if_the_fence_records_other_key_columns(url: str, table: str, grants: Grants) -> None:
     made = partial(SqlState.from_url, url, table=table, values={"n": Sum()})
     state = made(keys=["key", "region"])
     grants.commit_rows(1, state, [{"key": key, "region": "eu", "n": 1} for key in "ab"])
@@ -164,7 +166,7 @@ def test_a_fence_with_other_key_columns_is_not_checked_for_lost_keys(url: str, t
     assert sorted(row["n"] for row in state.read()) == [1, 2]
 
 
-def test_keys_of_every_type_are_checked_for_loss(
+def test_lost_keys_of_every_type_are_noticed(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "COUNTED", 0)
@@ -181,7 +183,7 @@ def test_keys_of_every_type_are_checked_for_loss(
 
 
 @pytest.mark.parametrize("shape", [[], ["long"]])
-def test_an_emptied_table_whose_key_is_named_like_a_package_column_is_refused(
+def test_an_emptied_table_is_refused_even_if_its_key_has_the_name_of_a_package_column(
     url: str, table: str, grants: Grants, shape: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "COUNTED", 0 if shape else 1000)
@@ -201,7 +203,7 @@ STEPS = st.tuples(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(STEPS, max_size=8), st.sampled_from([0, 2, 1000]), st.sampled_from(["opaque", "transactional"]))
-def test_no_order_of_commits_kills_and_replays_is_reported_as_a_loss(
+def test_no_sequence_of_commits_kills_and_replays_is_reported_as_a_loss(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, set[str]]], most: int, kind: str
 ) -> None:
     path = tmp_path_factory.mktemp("lost") / "state.db"
@@ -232,7 +234,9 @@ def test_no_order_of_commits_kills_and_replays_is_reported_as_a_loss(
         state.raise_fence(grants(txid, attempt))
 
 
-def test_a_guard_whose_note_was_set_back_is_refused_and_runs_no_statement(url: str, table: str, grants: Grants) -> None:
+def test_a_guard_with_an_older_record_of_its_runs_is_refused_and_runs_no_statement(
+    url: str, table: str, grants: Grants
+) -> None:
     query(url, f"CREATE TABLE {table} (n BIGINT)")
     guard = SqlGuard.from_url(url, name=table, statements=[(f"INSERT INTO {table} VALUES (:txid)", None)])
     for txid in (1, 2):
@@ -250,7 +254,7 @@ def test_a_guard_whose_note_was_set_back_is_refused_and_runs_no_statement(url: s
 
 
 @pytest.mark.parametrize("which", ["t_unlogged", "airflow_tx_fence", "airflow_tx_receipts"])
-def test_an_unlogged_table_is_refused_with_the_ddl_that_fixes_it(
+def test_an_unlogged_table_is_refused_with_the_statement_that_makes_it_logged(
     postgres: LocalPostgres, grants: Grants, which: str
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -258,7 +262,7 @@ def test_an_unlogged_table_is_refused_with_the_ddl_that_fixes_it(
 
 
 @pytest.mark.parametrize("engine", ["MyISAM", "MEMORY", "Aria"])
-def test_a_table_of_a_non_transactional_engine_is_refused_with_the_ddl_that_fixes_it(
+def test_a_table_with_a_non_transactional_engine_is_refused_with_the_statement_that_changes_it(
     mariadb: LocalMariaDB, table: str, grants: Grants, engine: str
 ) -> None:
     _refused_until_mended(mariadb.url(), table, grants, f"ALTER TABLE {table} ENGINE={engine}", f"the engine {engine}")

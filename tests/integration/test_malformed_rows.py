@@ -205,7 +205,7 @@ def count_words(spark: SparkSession, batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("lines", [CSV, JSON], ids=["csv", "json"])
-def test_malformed_rows_that_two_readers_find_are_in_the_table_once(
+def test_malformed_rows_found_by_two_readers_are_stored_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession, lines: list[str]
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, lines)
@@ -221,7 +221,7 @@ def test_malformed_rows_that_two_readers_find_are_in_the_table_once(
     assert receipt.tasks["count"].outputs[MALFORMED] == len(bad)
 
 
-def test_tasks_that_find_different_malformed_rows_are_refused(
+def test_a_commit_is_refused_if_two_tasks_find_different_malformed_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -232,7 +232,7 @@ def test_tasks_that_find_different_malformed_rows_are_refused(
     assert aside.read() == []
 
 
-def test_a_task_that_finds_no_malformed_row_is_refused_if_another_task_finds_some(
+def test_a_commit_is_refused_if_one_task_finds_malformed_rows_and_another_task_finds_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -253,7 +253,7 @@ def test_instances_of_a_mapped_task_must_find_the_same_malformed_rows(
         committed(run, aside)
 
 
-def test_the_job_that_finds_malformed_rows_does_not_count_as_a_reading_of_the_application(
+def test_the_spark_job_that_finds_malformed_rows_is_not_counted_as_a_read_by_the_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -264,7 +264,7 @@ def test_the_job_that_finds_malformed_rows_does_not_count_as_a_reading_of_the_ap
         commit.complete()
 
 
-def test_a_file_replaced_while_malformed_rows_are_written_leaves_no_manifest(
+def test_an_output_has_no_manifest_if_a_file_is_replaced_while_malformed_rows_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -281,7 +281,7 @@ def test_a_file_replaced_while_malformed_rows_are_written_leaves_no_manifest(
         read_manifest(processing.where)
 
 
-def test_a_python_task_that_reads_only_a_part_still_keeps_all_malformed_rows(
+def test_a_python_task_that_reads_only_a_part_of_the_batch_still_stores_all_malformed_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -336,7 +336,7 @@ def of_source(source: Any, tmp_path: Path, aside: DeltaTable) -> StageRun:
     return run
 
 
-def test_spark_and_python_keep_malformed_kafka_messages_aside(
+def test_spark_and_python_store_malformed_kafka_messages_as_rejected_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, kafka: LocalKafka, spark_connect: Any
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -361,7 +361,7 @@ def test_spark_and_python_keep_malformed_kafka_messages_aside(
     assert run.spec.ledger(run.spec.memory).outcome(1).receipt.rows == len(MESSAGES)
 
 
-def test_spark_and_python_keep_malformed_redis_messages_aside(
+def test_spark_and_python_store_malformed_redis_messages_as_rejected_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -378,7 +378,7 @@ def test_spark_and_python_keep_malformed_redis_messages_aside(
     assert run.spec.ledger(run.spec.memory).outcome(1).receipt.rows == len(MESSAGES)
 
 
-def test_stream_entries_that_are_not_text_are_kept_aside(
+def test_redis_stream_entries_that_are_not_text_are_stored_as_rejected_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))

@@ -43,7 +43,7 @@ def _state(url: str, table: str, **query: str) -> SqlState:
 # --- keys and values ----------------------------------------------------------------------------------------------
 
 
-def test_a_server_without_encryption_is_refused_if_the_connection_requires_it(
+def test_a_server_without_encryption_is_refused_if_the_connection_requires_encryption(
     mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"conn_type": "mysql", "host": "127.0.0.1", "port": mariadb.port, "schema": DATABASE}
@@ -53,7 +53,9 @@ def test_a_server_without_encryption_is_refused_if_the_connection_requires_it(
         SqlState("store", table="encrypted", keys=["key"], values={"n": Sum()}).read()
 
 
-def test_similar_keys_of_a_kilobyte_in_several_columns_are_different_keys(url: str, table: str, grants: Grants) -> None:
+def test_long_keys_that_differ_only_in_case_accents_or_spaces_are_different_keys(
+    url: str, table: str, grants: Grants
+) -> None:
     long = "x" * 500
     keys = [(long, f"{long}{end}") for end in ("", " ", "a", "A", "ä", "a\u0308")] + [
         (f"{long}a", long),
@@ -77,7 +79,7 @@ def test_a_large_update_is_split_into_packets_that_the_server_accepts(url: str, 
     assert state.read() == sorted(update, key=lambda row: str(row["key"]))
 
 
-def test_a_row_larger_than_the_packet_limit_is_named_and_no_row_is_written(
+def test_a_row_larger_than_the_packet_limit_is_reported_and_no_row_is_written(
     url: str, table: str, grants: Grants
 ) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"text": Last("text")})
@@ -91,7 +93,7 @@ def test_a_row_larger_than_the_packet_limit_is_named_and_no_row_is_written(
 
 
 @pytest.mark.parametrize("value", [Decimal("1e-31"), Decimal(10**35), Decimal("1." + "1" * 31), Decimal(-(10**40))])
-def test_a_decimal_that_would_be_rounded_is_refused(url: str, table: str, grants: Grants, value: Decimal) -> None:
+def test_a_decimal_with_too_many_digits_is_refused(url: str, table: str, grants: Grants, value: Decimal) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum("numeric")})
     fine = [{"key": "a", "n": Decimal(10**34)}, {"key": "b", "n": Decimal("1e-30")}]
     with pytest.raises(
@@ -107,7 +109,7 @@ def test_a_decimal_that_would_be_rounded_is_refused(url: str, table: str, grants
     [("bigint", 2**63 - 1, 1), ("double", 1.7e308, 1.7e308), ("numeric", Decimal(9 * 10**34), Decimal(9 * 10**34))],
 )
 @pytest.mark.parametrize("state_kind", ["opaque", "transactional"])
-def test_an_overflowing_sum_fails_the_whole_update_on_a_server_that_is_not_strict(
+def test_an_overflowing_sum_fails_the_whole_update_even_if_the_server_is_not_in_strict_mode(
     url: str, table: str, grants: Grants, kind: str, stored: Any, delta: Any, state_kind: str
 ) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum(kind)}, kind=state_kind)
@@ -124,7 +126,9 @@ def test_an_overflowing_sum_fails_the_whole_update_on_a_server_that_is_not_stric
 @pytest.mark.parametrize(
     "column", ["VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "VARCHAR(10)", "TEXT"]
 )
-def test_a_table_with_another_key_collation_is_refused(url: str, table: str, grants: Grants, column: str) -> None:
+def test_a_table_whose_key_column_has_another_collation_is_refused(
+    url: str, table: str, grants: Grants, column: str
+) -> None:
     state = _state(url, table)
     grants.commit(1, state, {"a": 1})
     query(url, f"ALTER TABLE {table} MODIFY `key` {column} NOT NULL")
@@ -132,7 +136,9 @@ def test_a_table_with_another_key_collation_is_refused(url: str, table: str, gra
         grants.commit(2, _state(url, table), {"A": 1})
 
 
-def test_a_created_table_uses_innodb_and_is_clustered_by_its_key(url: str, table: str, grants: Grants) -> None:
+def test_a_created_table_uses_innodb_and_has_a_primary_key_for_its_state_keys(
+    url: str, table: str, grants: Grants
+) -> None:
     grants.commit(1, _state(url, table), {"a": 1, "ä": 2, "x" * 256: 3})
     made = query(url, f"SHOW CREATE TABLE {table}")[0][1]
     assert "ENGINE=InnoDB" in made
@@ -142,7 +148,7 @@ def test_a_created_table_uses_innodb_and_is_clustered_by_its_key(url: str, table
 
 
 @pytest.mark.parametrize("mode", ["NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"])
-def test_texts_with_quotes_and_backslashes_are_kept_in_every_sql_mode(
+def test_texts_with_quotes_and_backslashes_are_stored_unchanged_in_every_sql_mode(
     mariadb: LocalMariaDB, table: str, grants: Grants, mode: str
 ) -> None:
     keys = ["\\", "'", '"', "\\'", "%s %(a)s %%", ":a ?", "\\\\", "ä\n\x1a\x7f", "x'); -- ", "__[POSTCOMPILE_tx_rows]"]
@@ -161,7 +167,7 @@ def test_texts_with_quotes_and_backslashes_are_kept_in_every_sql_mode(
 # --- sessions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_session_uses_strict_mode_and_read_committed(url: str, table: str) -> None:
+def test_a_session_uses_strict_mode_and_the_isolation_level_read_committed(url: str, table: str) -> None:
     with _state(url, table)._store.transaction() as connection:
         found = connection.execute(
             sa.text(
@@ -186,7 +192,7 @@ def test_a_commit_waits_for_a_fence_locked_by_another_session_and_then_fails(
             waiting.raise_fence(grants(2))
 
 
-def test_a_deadlock_is_a_lock_and_the_next_try_gets_through(url: str, table: str, grants: Grants) -> None:
+def test_a_deadlock_is_reported_as_a_lock_and_the_next_try_commits(url: str, table: str, grants: Grants) -> None:
     state = _state(url, table)
     grants.commit(1, state, {"a": 1, "b": 1})
     first = threading.Barrier(2)
@@ -211,7 +217,7 @@ def test_a_deadlock_is_a_lock_and_the_next_try_gets_through(url: str, table: str
     grants.commit(2, state, {"a": 1})
 
 
-def test_a_silent_session_that_holds_the_fence_is_ended(url: str, table: str, grants: Grants) -> None:
+def test_the_server_ends_an_idle_session_that_holds_the_fence(url: str, table: str, grants: Grants) -> None:
     silent, other = _state(url, table, idle_timeout="77"), _state(url, table)
     grants.commit(1, other, {"a": 1})
 
@@ -302,7 +308,7 @@ def test_a_write_is_rolled_back_if_the_server_dies_and_the_same_grant_can_retry(
         assert totals(state) == {**many, "key 0": 6}
 
 
-def test_a_wrong_password_is_not_shown(url: str, table: str) -> None:
+def test_a_wrong_password_is_not_shown_in_the_error(url: str, table: str) -> None:
     wrong = sa.make_url(url).set(password="wrong-s3cret").render_as_string(hide_password=False)
     with pytest.raises(StateUnavailable, match="Access denied") as failure:
         _state(wrong, table).read()
@@ -312,7 +318,9 @@ def test_a_wrong_password_is_not_shown(url: str, table: str) -> None:
 # --- connections --------------------------------------------------------------------------------------------------
 
 
-def test_a_state_uses_an_airflow_connection(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+def test_a_state_can_use_an_airflow_connection(
+    mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
     login = {
         "login": MARIADB_USER,
         "password": MARIADB_PASSWORD,
@@ -350,7 +358,7 @@ def test_a_missing_database_name_is_refused(url: str, table: str) -> None:
         _state(nowhere, table).read()
 
 
-def test_a_missing_driver_is_named_with_the_extra_that_installs_it(
+def test_the_error_about_a_missing_driver_names_the_extra_that_installs_it(
     url: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pymysql", None)
@@ -369,7 +377,7 @@ def test_the_check_for_an_existing_table_takes_no_lock_on_its_name(url: str, tab
 
 
 @pytest.mark.parametrize("holding", [True, False], ids=["in a transaction that holds locks", "by itself"])
-def test_a_commit_waits_for_a_table_that_another_session_creates(
+def test_a_commit_waits_while_another_session_creates_the_table(
     url: str, table: str, pool: ThreadPoolExecutor, *, holding: bool
 ) -> None:
     grants, state = Grants(), _state(url, table)
@@ -397,7 +405,7 @@ def test_a_commit_waits_for_a_table_that_another_session_creates(
         assert totals(state) == {"b": 2}
 
 
-def test_a_table_during_an_alter_is_not_reported_as_lost(url: str, table: str, pool: ThreadPoolExecutor) -> None:
+def test_a_table_that_is_being_altered_is_not_reported_as_lost(url: str, table: str, pool: ThreadPoolExecutor) -> None:
     grants, state = Grants(), _state(url, table)
     grants.commit(1, state, {f"{number}": 1 for number in range(60_000)})
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")

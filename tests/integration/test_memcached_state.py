@@ -63,7 +63,7 @@ def _get(state: Map, *keys: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("cache", [None, 2])
-def test_an_opaque_map_counts_words_as_in_the_trident_tutorial(
+def test_an_opaque_map_counts_words_like_the_trident_tutorial(
     server: LocalMemcached, prefix: str, cache: int | None
 ) -> None:
     factory: StateFactory[Map] = MemcachedState.opaque([server.address], prefix=prefix, cache=cache)
@@ -92,7 +92,9 @@ def test_a_memcached_state_reports_the_kind_it_was_created_with(server: LocalMem
     assert _get(state, "a") == [2 if kind == "non-transactional" else 1]
 
 
-def test_the_examples_of_the_storm_documentation_hold(server: LocalMemcached, prefix: str) -> None:
+def test_the_examples_of_the_storm_documentation_give_the_documented_values(
+    server: LocalMemcached, prefix: str
+) -> None:
     backing = MemcachedMap([server.address], prefix=prefix)
     backing.multi_put([("count",)], [OpaqueValue(2, 4, 1)])
     state = _state(server, prefix)
@@ -121,7 +123,7 @@ def test_any_key_is_stored_under_a_unique_name_of_at_most_250_bytes(server: Loca
     assert _get(_state(server, prefix), *_HARD) == [2 * (1 + number) for number in range(len(_HARD))]
 
 
-def test_keys_are_distributed_over_servers_independent_of_their_order(prefix: str) -> None:
+def test_the_server_of_a_key_does_not_depend_on_the_order_of_the_servers(prefix: str) -> None:
     keys = {f"key {number}": number for number in range(3000)}
     with LocalMemcached() as first, LocalMemcached() as second:
         addresses = [first.address, second.address]
@@ -135,7 +137,7 @@ def test_keys_are_distributed_over_servers_independent_of_their_order(prefix: st
         assert min(alone) > 1000
 
 
-def test_a_value_that_another_writer_replaced_since_the_read_is_not_overwritten(
+def test_a_value_is_not_overwritten_if_another_writer_replaced_it_after_the_read(
     server: LocalMemcached, prefix: str
 ) -> None:
     """What cas is good for: a committer thought dead that wakes up between its get and its put."""
@@ -176,7 +178,7 @@ def test_a_late_writer_that_reads_after_the_replay_is_not_refused(server: LocalM
     assert _get(_state(server, prefix), "a") == [5]  # exact would be 1
 
 
-def test_a_restarted_server_has_lost_all_values(prefix: str) -> None:
+def test_all_values_are_lost_after_a_server_restart(prefix: str) -> None:
     with LocalMemcached() as server:
         state = _state(server, prefix)
         _commit(state, 1, {"a": 5})
@@ -187,7 +189,7 @@ def test_a_restarted_server_has_lost_all_values(prefix: str) -> None:
         assert _get(state, "a") == [1]  # exact would be 6
 
 
-def test_an_evicted_value_is_lost(prefix: str) -> None:
+def test_a_value_that_the_server_evicts_is_lost(prefix: str) -> None:
     with LocalMemcached(megabytes=2) as server:
         state = _state(server, prefix, "non-transactional")
         state.multi_put([("a",)], ["a" * 5000])
@@ -199,7 +201,7 @@ def test_an_evicted_value_is_lost(prefix: str) -> None:
 # --- servers that do not do it -----------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_down_is_named(prefix: str) -> None:
+def test_the_error_names_the_server_that_is_down(prefix: str) -> None:
     server = LocalMemcached()  # never started
     state = _state(server, prefix)
     state.begin_commit(1)
@@ -210,7 +212,7 @@ def test_a_server_that_is_down_is_named(prefix: str) -> None:
     server.close()
 
 
-def test_keys_of_a_server_that_is_down_are_not_looked_up_on_another_server(prefix: str) -> None:
+def test_keys_of_a_server_that_is_down_are_not_read_from_another_server(prefix: str) -> None:
     keys = {f"key {number}": 1 for number in range(100)}
     with LocalMemcached() as first, LocalMemcached() as second:
         factory = MemcachedState.opaque([first.address, second.address], prefix=prefix)
@@ -220,7 +222,9 @@ def test_keys_of_a_server_that_is_down_are_not_looked_up_on_another_server(prefi
             _get(factory.make_state({}, 0, 1), *keys)
 
 
-def test_a_value_that_is_too_large_is_refused_with_its_key(server: LocalMemcached, prefix: str) -> None:
+def test_a_value_that_is_too_large_is_refused_and_other_keys_can_still_be_written(
+    server: LocalMemcached, prefix: str
+) -> None:
     state = _state(server, prefix)
     state.begin_commit(1)
     with pytest.raises(StateError, match="too large"):
@@ -264,7 +268,7 @@ def test_invalid_arguments_are_refused_when_the_state_is_created(wrong: dict[str
         MemcachedState.opaque(**{"servers": ["host:11211"], **wrong})
 
 
-def test_an_update_of_many_keys_is_sent_in_bulk(server: LocalMemcached, prefix: str) -> None:
+def test_an_update_of_many_keys_is_sent_in_few_requests(server: LocalMemcached, prefix: str) -> None:
     many = {f"key {number}": number for number in range(5_000)}
     state = _state(server, prefix)
     for txid in (1, 2):

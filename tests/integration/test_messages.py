@@ -89,7 +89,7 @@ def working(ackers: str, references: list[str], *, children: int, action: str) -
             process.kill()
 
 
-def test_a_transaction_that_many_workers_have_processed_is_committed(make_run: MakeRun, ackers: str) -> None:
+def test_a_transaction_whose_messages_several_workers_have_processed_commits(make_run: MakeRun, ackers: str) -> None:
     run = make_run(ackers)
     run.begin()
     sentences = run.work(6)
@@ -128,7 +128,7 @@ def test_a_worker_killed_before_it_reported_its_acks_prevents_the_commit_until_a
     assert run.count == 10
 
 
-def test_ackers_that_restart_empty_prevent_the_commit_until_a_replay(make_run: MakeRun) -> None:
+def test_ackers_that_lose_their_data_in_a_restart_prevent_the_commit_until_a_replay(make_run: MakeRun) -> None:
     with LocalRedis() as redis:
         run = make_run(redis.url())
         run.begin()
@@ -147,7 +147,7 @@ def test_ackers_that_restart_empty_prevent_the_commit_until_a_replay(make_run: M
         assert run.count == 10
 
 
-def test_ackers_that_restart_with_their_data_continue_and_the_transaction_commits(make_run: MakeRun) -> None:
+def test_ackers_that_keep_their_data_in_a_restart_continue_and_the_transaction_commits(make_run: MakeRun) -> None:
     with LocalRedis(persistence="aof") as redis:
         run = make_run(redis.url())
         run.begin()
@@ -158,7 +158,7 @@ def test_ackers_that_restart_with_their_data_continue_and_the_transaction_commit
             assert run.commit_now() is None
 
 
-def test_a_tree_of_many_messages_needs_the_space_of_one_message(make_run: MakeRun) -> None:
+def test_a_tree_of_many_messages_uses_as_much_memory_as_a_single_message(make_run: MakeRun) -> None:
     with LocalRedis() as redis:
         run = make_run(redis.url())
         run.begin()

@@ -25,13 +25,15 @@ def _kills(*given: object) -> int:
 
 @pytest.mark.lead
 @pytest.mark.parametrize("how", HOWS)
-def test_a_moment_killed_at_some_statements_is_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
+def test_a_moment_killed_at_a_sample_of_its_statements_is_in_all_states_or_in_none(
+    url: str, table: str, how: str
+) -> None:
     assert _kills(url, table, how, "statement", 7) >= 5
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", HOWS)
-def test_a_moment_killed_at_any_statement_is_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
+def test_a_moment_killed_at_any_of_its_statements_is_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
     assert _kills(url, table, how, "statement", 1) >= 30
 
 

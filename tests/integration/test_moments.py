@@ -125,7 +125,9 @@ def committed(then: Callable[[], None] = lambda: None) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("how", ["a new transaction", "a replay"])
-def test_a_reader_never_sees_part_of_a_moment_at_any_of_its_statements(world: World, grants: Grants, how: str) -> None:
+def test_a_reader_sees_no_partial_update_during_any_statement_of_a_moment(
+    world: World, grants: Grants, how: str
+) -> None:
     states, first = world.states(), grants(1)
     together(first, states, given(2))
     if how == "a new transaction":
@@ -142,7 +144,7 @@ def test_a_reader_never_sees_part_of_a_moment_at_any_of_its_statements(world: Wo
     assert after[4] == after[5] > before[5]
 
 
-def test_a_reader_sees_partial_commits_if_states_are_written_one_by_one(world: World, grants: Grants) -> None:
+def test_a_reader_sees_partial_updates_if_states_are_written_one_by_one(world: World, grants: Grants) -> None:
     states, first = world.states(), grants(1)
     together(first, states, given(2))
     grants.final(first, *states)
@@ -151,7 +153,7 @@ def test_a_reader_sees_partial_commits_if_states_are_written_one_by_one(world: W
     assert len(set(seen)) > 3
 
 
-def test_a_moment_is_one_transaction_of_the_database(world: World, grants: Grants) -> None:
+def test_a_moment_is_committed_as_a_single_transaction_of_the_database(world: World, grants: Grants) -> None:
     states = world.states()
     first = grants(1)
     together(first, states, given(2))
@@ -164,7 +166,7 @@ def test_a_moment_is_one_transaction_of_the_database(world: World, grants: Grant
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_moment_restarts_completely_if_a_table_gets_a_column(world: World, grants: Grants) -> None:
+def test_all_states_are_written_again_if_a_moment_must_add_a_column_to_a_table(world: World, grants: Grants) -> None:
     states: list[StoredState] = [world.totals(), world.orders(add_columns=True), world.totals("others")]
     first = grants(1)
     together(first, states, [rows({"a": 1}), rows({"a": 1}), rows({"a": 1})])
@@ -179,7 +181,7 @@ def test_a_moment_restarts_completely_if_a_table_gets_a_column(world: World, gra
     ]
 
 
-def test_rows_of_another_state_are_read_again_if_a_table_gets_a_column(world: World, grants: Grants) -> None:
+def test_the_rows_of_the_other_states_are_read_again_if_a_moment_adds_a_column(world: World, grants: Grants) -> None:
     states: list[StoredState] = [world.totals(), world.orders(add_columns=True)]
     first = grants(1)
     together(first, states, [rows({"a": 1}), rows({"a": 1})])
@@ -198,7 +200,7 @@ def test_rows_of_another_state_are_read_again_if_a_table_gets_a_column(world: Wo
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_rows_that_can_be_read_only_once_are_refused_if_a_table_gets_a_column(world: World, grants: Grants) -> None:
+def test_a_moment_that_adds_a_column_is_refused_if_rows_can_be_read_only_once(world: World, grants: Grants) -> None:
     states: list[StoredState] = [world.totals(), world.orders(add_columns=True)]
     first = grants(1)
     together(first, states, [rows({"a": 1}), rows({"a": 1})])
@@ -208,9 +210,7 @@ def test_rows_that_can_be_read_only_once_are_refused_if_a_table_gets_a_column(wo
     assert totals(world.totals()) == {"a": 1}
 
 
-def test_tables_created_by_a_refused_moment_are_removed_or_empty_and_can_be_reused(
-    world: World, grants: Grants
-) -> None:
+def test_tables_that_a_refused_moment_created_are_removed_or_can_be_used_again(world: World, grants: Grants) -> None:
     states: list[StoredState] = [world.orders(), world.totals()]
     with pytest.raises(StateError):
         together(grants(1), states, [rows({"a": 1}), [{"key": "b", "n": "many"}]])
@@ -223,7 +223,7 @@ def test_tables_created_by_a_refused_moment_are_removed_or_empty_and_can_be_reus
     assert totals(world.totals()) == {"b": 1}
 
 
-def test_a_refused_null_is_reported_with_its_table(world: World, grants: Grants) -> None:
+def test_the_error_about_a_null_in_a_not_null_column_names_the_table(world: World, grants: Grants) -> None:
     table = f"{world.name}_orders"
     query(world.url, f"CREATE TABLE {table} (tx_txid BIGINT, n BIGINT NOT NULL, PRIMARY KEY (tx_txid, n))")
     states: list[StoredState] = [world.totals(), world.orders(), world.totals("others")]
@@ -232,7 +232,7 @@ def test_a_refused_null_is_reported_with_its_table(world: World, grants: Grants)
     assert (world.orders().fence(), world.totals().fence()) == (None, None)
 
 
-def test_a_table_with_other_columns_is_reported_as_an_error_of_its_state(world: World, grants: Grants) -> None:
+def test_the_error_about_a_table_with_other_columns_names_the_state_of_the_table(world: World, grants: Grants) -> None:
     query(world.url, f"CREATE TABLE {world.name}_others (n BIGINT)")
     with pytest.raises(StateDiffers) as error:
         together(grants(1), [world.totals(), world.totals("others")], [rows({"a": 1}), rows({"a": 1})])
@@ -241,7 +241,9 @@ def test_a_table_with_other_columns_is_reported_as_an_error_of_its_state(world: 
 
 
 @pytest.mark.parametrize("url", ["mariadb", pytest.param("mysql", marks=pytest.mark.long)], indirect=True)
-def test_a_table_is_created_beside_a_state_that_undoes_earlier_parts(world: World, grants: Grants) -> None:
+def test_a_moment_can_create_a_table_while_it_undoes_earlier_parts_of_another_state(
+    world: World, grants: Grants
+) -> None:
     grant = grants(1)
     first = world.totals()
     first.raise_fence(grant)
@@ -253,7 +255,7 @@ def test_a_table_is_created_beside_a_state_that_undoes_earlier_parts(world: Worl
     assert totals(world.totals()) == {"b": 1}
 
 
-def test_a_state_locked_by_another_session_is_named(world: World, grants: Grants) -> None:
+def test_the_error_about_a_lock_names_the_state_that_another_session_has_locked(world: World, grants: Grants) -> None:
     if world.url.startswith("sqlite"):
         pytest.skip("SQLite locks the whole file")
     states: list[StoredState] = [world.orders(), world.totals()]
@@ -289,13 +291,13 @@ def _referring(world: World) -> list[StoredState]:
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_rows_may_reference_keys_that_a_later_state_of_the_moment_writes(world: World, grants: Grants) -> None:
+def test_a_row_may_reference_a_key_that_a_later_state_of_the_moment_writes(world: World, grants: Grants) -> None:
     together(grants(1), _referring(world), [rows({"new": 1}), rows({"new": 1})])
     assert totals(world.totals()) == {"new": 1}
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_refused_commit_is_reported_as_an_error_of_all_states(world: World, grants: Grants) -> None:
+def test_a_commit_that_the_database_refuses_is_reported_as_an_error_of_all_states(world: World, grants: Grants) -> None:
     states = _referring(world)
     with pytest.raises(StateError, match="violates foreign key") as error:
         together(grants(1), states, [rows({"new": 1}), rows({"other": 1})])
@@ -317,7 +319,7 @@ class Spilling(RowsInParts):
 
 
 @pytest.mark.parametrize(("mode", "shut_out"), [("DELETE", True), ("WAL", False)])
-def test_a_large_commit_to_sqlite_blocks_readers_except_in_wal_mode(
+def test_a_large_commit_to_sqlite_blocks_readers_unless_the_file_is_in_wal_mode(
     tmp_path: Path, grants: Grants, mode: str, shut_out: bool
 ) -> None:
     url = f"sqlite:///{tmp_path / 'state.db'}"
@@ -347,7 +349,7 @@ def test_a_large_commit_to_sqlite_blocks_readers_except_in_wal_mode(
 # --- guards -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_guard_sees_the_rows_of_the_states_before_it(world: World, grants: Grants) -> None:
+def test_a_guard_can_read_the_rows_of_states_that_are_written_before_it(world: World, grants: Grants) -> None:
     states = world.states()
     for txid in (1, 2):
         grant = grants(txid)
@@ -357,7 +359,7 @@ def test_a_guard_sees_the_rows_of_the_states_before_it(world: World, grants: Gra
         assert report == [orders, total]
 
 
-def test_a_guard_does_not_see_the_rows_of_the_states_after_it(world: World, grants: Grants) -> None:
+def test_a_guard_cannot_read_the_rows_of_states_that_are_written_after_it(world: World, grants: Grants) -> None:
     orders, sums, report = world.states()
     first = grants(1)
     together(first, [orders, sums, report], given(2))
@@ -366,7 +368,7 @@ def test_a_guard_does_not_see_the_rows_of_the_states_after_it(world: World, gran
     assert world.seen()[:4] == (5, 5, 2, 2)
 
 
-def test_a_guard_that_ends_the_transaction_is_reported_with_updates_that_may_be_visible(
+def test_the_error_about_a_guard_that_ends_the_transaction_says_that_updates_may_be_visible(
     world: World, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states, first = world.states(), grants(1)
@@ -450,7 +452,7 @@ def test_session_settings_of_a_guard_do_not_change_values_of_other_states(
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_session_in_which_a_guard_ran_beside_states_is_not_used_again(world: World, grants: Grants) -> None:
+def test_a_session_in_which_a_guard_ran_is_not_used_again_for_another_state(world: World, grants: Grants) -> None:
     leaving = SqlGuard.from_url(world.url, name=world.name, statements=[("SET application_name = 'left'", {})])
     states: list[StoredState] = [world.totals(), leaving]
     together(grants(1), states, [rows({"a": 1}), []])
@@ -470,7 +472,7 @@ def tokyo(postgres: LocalPostgres) -> str:
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_guard_runs_with_the_settings_of_the_database_at_every_position(
+def test_a_guard_always_runs_with_the_settings_of_the_database(
     tokyo: str, name: str, grants: Grants, position: int
 ) -> None:
     world = World(tokyo, name)
@@ -529,7 +531,7 @@ def test_a_lost_reply_to_the_commit_names_all_states_and_the_next_try_resolves_i
         assert world.seen()[:2] == (5, 5)
 
 
-def test_states_of_two_connections_have_different_store_keys(url: str, name: str) -> None:
+def test_only_states_with_the_same_connection_have_the_same_store_key(url: str, name: str) -> None:
     def keyed(label: str, at: str) -> object:
         return SqlTable.from_url(at, label=label, table=name).store_key
 

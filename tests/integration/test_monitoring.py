@@ -74,7 +74,7 @@ def test_prometheus_accepts_the_configuration_and_its_rules() -> None:
 
 
 @needs_promtool
-def test_a_blocked_topology_fires_an_alert_until_it_is_unblocked(tmp_path: Path) -> None:
+def test_a_blocked_topology_fires_an_alert_until_it_is_no_longer_blocked(tmp_path: Path) -> None:
     (tmp_path / "test.yml").write_text(BLOCKED.format(rules=MONITORING / "alert-rules.yml"))
     promtool("test", "rules", tmp_path / "test.yml")
 
@@ -86,7 +86,7 @@ def test_prometheus_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
     assert f"{len(rules)} rules found" in promtool("check", "rules", tmp_path / "rules.yml")
 
 
-def test_the_dashboard_shows_exactly_the_metrics_of_the_package() -> None:
+def test_the_dashboard_shows_all_metrics_of_the_package_and_no_other_metrics() -> None:
     shown = {name for each in expressions() for name in NAME.findall(each)}
     assert shown == {f"airflow_tx_{each.suffix}" for each in Metric}
     rules = (MONITORING / "alert-rules.yml").read_text()
@@ -144,7 +144,7 @@ def answer(url: str) -> str:
 
 
 @needs_exporter
-def test_the_exporter_gives_prometheus_every_metric_with_its_topology_label(exporter: str) -> None:
+def test_the_exporter_labels_every_metric_with_its_topology(exporter: str) -> None:
     for each in Metric:
         each.send(Paths("/tx", "sales.eu"), 2.0)
     marks = {MetricKind.COUNTER: "", MetricKind.GAUGE: "", MetricKind.TIMER: "_sum"}
@@ -177,7 +177,7 @@ def prometheus(exporter: str, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.long
 @needs_exporter
 @needs_prometheus
-def test_sent_metrics_make_an_alert_fire_and_end(prometheus: str) -> None:
+def test_an_alert_fires_and_ends_according_to_the_sent_metrics(prometheus: str) -> None:
     def alerts() -> dict[tuple[str, str], str]:
         found = json.loads(answer(f"{prometheus}/alerts") or '{"data": {"alerts": []}}')["data"]["alerts"]
         return {(each["labels"]["alertname"], each["labels"]["topology"]): each["state"] for each in found}

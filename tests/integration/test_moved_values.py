@@ -16,7 +16,7 @@ from tests.servers.postgres import LocalPostgres
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
 
-def test_transactions_add_to_totals_from_before_the_first_transaction(postgres: LocalPostgres) -> None:
+def test_the_first_transaction_adds_to_totals_that_existed_before(postgres: LocalPostgres) -> None:
     url = postgres.url(postgres.new_database())
     ((_, statements),) = re.findall(r"```(sql)\n(.*?)```", (HOWTO / "move-from-spark-submit.md").read_text(), re.DOTALL)
     with create_engine(url).begin() as connection:

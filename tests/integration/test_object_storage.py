@@ -102,7 +102,7 @@ def names(batch: Batch) -> list[str]:
     "pattern",
     ["in/*.csv", "in/**/*.csv", "in/x=*/*.csv", "in/*/*.csv", "*/*.csv", "in/[ab].csv", "in/?.csv", "**/c.csv"],
 )
-def test_a_glob_matches_the_same_names_as_on_a_disk(bucket: Bucket, tmp_path: Path, pattern: str) -> None:
+def test_a_glob_matches_the_same_names_in_a_bucket_as_on_a_disk(bucket: Bucket, tmp_path: Path, pattern: str) -> None:
     for name in ("in/a.csv", "in/b.csv", "in/ab.csv", "in/.h.csv", "in/x=1/c.csv", "in/x=2/d.csv", "in/x=1/.z/e.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("n\n1\n")
@@ -114,7 +114,7 @@ def test_a_glob_matches_the_same_names_as_on_a_disk(bucket: Bucket, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["in/b.csv/", "in/b.csv/part-0"])
-def test_a_folder_or_folder_marker_that_matches_the_glob_is_refused(bucket: Bucket, name: str) -> None:
+def test_a_folder_that_matches_the_glob_of_the_source_is_refused(bucket: Bucket, name: str) -> None:
     bucket.put("in/a.csv", "n\n1\n")
     bucket.put(name, "")
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
@@ -124,7 +124,7 @@ def test_a_folder_or_folder_marker_that_matches_the_glob_is_refused(bucket: Buck
         source.decide(ATTEMPT, None)
 
 
-def test_an_object_changed_after_its_batch_is_described_from_the_listing(bucket: Bucket) -> None:
+def test_an_object_that_changed_after_its_batch_was_decided_is_reported_from_the_listing(bucket: Bucket) -> None:
     bucket.put("in/a.csv", "n\n1\n")
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
     metadata = take(source).metadata
@@ -136,7 +136,7 @@ def test_an_object_changed_after_its_batch_is_described_from_the_listing(bucket:
     )
 
 
-def test_an_object_that_was_just_written_is_not_taken_yet(bucket: Bucket) -> None:
+def test_an_object_younger_than_the_minimum_age_is_not_taken(bucket: Bucket) -> None:
     bucket.put("in/a.csv", "n\n1\n")
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id, min_age=3600)
     assert source.decide(ATTEMPT, None) is None
@@ -179,7 +179,7 @@ def test_an_object_with_the_same_size_and_other_content_is_reported_as_changed(b
         source.emit_batch(ATTEMPT, batch.metadata)
 
 
-def test_a_batch_takes_as_many_objects_as_fit_and_at_least_one(bucket: Bucket) -> None:
+def test_a_batch_contains_as_many_objects_as_its_limit_allows_but_at_least_one(bucket: Bucket) -> None:
     for name, size in (("a", 10), ("b", 20), ("c", 100), ("d", 5)):
         bucket.put(f"in/{name}.csv", "n" * size)
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id, max_bytes_per_batch=30)
@@ -193,7 +193,7 @@ def test_a_batch_takes_as_many_objects_as_fit_and_at_least_one(bucket: Bucket) -
     assert take(source, second.position).reason == "the only file that there was"
 
 
-def test_parquet_and_json_are_read_without_spark(bucket: Bucket) -> None:
+def test_parquet_and_json_objects_are_read_without_spark(bucket: Bucket) -> None:
     file = io.BytesIO()
     pq.write_table(pa.table({"n": [1, 2]}), file)
     bucket.put("in/a.parquet", file.getvalue())
@@ -211,7 +211,7 @@ def test_the_marker_object_of_a_folder_is_not_read_as_a_file(bucket: Bucket) -> 
         assert names(take(source)) == ["a.csv"]
 
 
-def test_staging_writes_lists_and_removes_files_in_a_bucket(bucket: Bucket) -> None:
+def test_the_staging_area_writes_lists_and_removes_files_in_a_bucket(bucket: Bucket) -> None:
     files = open_files(f"s3://{bucket.conn_id}@{bucket.name}/staging")
     assert files.list("") == {}
     bucket.put("staging/flights/1/", "")
@@ -235,7 +235,7 @@ def test_staging_writes_lists_and_removes_files_in_a_bucket(bucket: Bucket) -> N
     assert files.list("") == {}
 
 
-def test_a_missing_bucket_is_a_one_line_error(bucket: Bucket) -> None:
+def test_a_missing_bucket_causes_a_one_line_error(bucket: Bucket) -> None:
     source = FileSource("s3://nosuch/in/*.csv", conn_id=bucket.conn_id)
     with pytest.raises(SourceError, match=r"no file matches s3://nosuch/in/\*.csv"):
         source.decide(ATTEMPT, None)

@@ -48,7 +48,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(folder, **json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_events_of_the_operators_contain_the_transaction_as_a_facet(told: Told) -> None:
+def test_the_events_of_a_transactional_task_contain_a_facet_with_the_transaction(told: Told) -> None:
     facet = told.events["numbers.begin"]["run"]["facets"]["airflow_tx"]
     facts = {name: facet.get(name) for name in ("topology", "txid", "attempt", "position", "rows", "restates")}
     assert facts == {"topology": "numbers", "txid": 1, "attempt": 1, "position": 10, "rows": None, "restates": None}
@@ -58,7 +58,7 @@ def test_events_of_a_task_without_a_transaction_contain_no_facet_and_no_dataset(
     assert told.without == [{}, [], []]
 
 
-def test_begin_reports_its_input_datasets_and_the_committer_inputs_and_outputs(told: Told) -> None:
+def test_begin_reports_input_datasets_and_the_committer_reports_inputs_and_outputs(told: Told) -> None:
     database = ("sqlite", f"{told.folder}/shop.db.main.")
     files = ("file", f"{told.folder}/in")
     graph = told.graph()
@@ -70,7 +70,7 @@ def test_begin_reports_its_input_datasets_and_the_committer_inputs_and_outputs(t
     assert graph.outputs["orders.commit"] == {*tables, ("file", "/marts/orders")}
 
 
-def test_the_datasets_of_a_chain_form_one_graph_from_files_to_totals(told: Told) -> None:
+def test_the_datasets_of_a_chain_form_one_connected_graph_from_the_files_to_the_totals(told: Told) -> None:
     graph = told.graph()
     for upstream, downstream in (("orders", "cleaned"), ("cleaned", "totals")):
         (read,) = graph.inputs[f"{downstream}.commit"]
@@ -81,7 +81,9 @@ def test_the_datasets_of_a_chain_form_one_graph_from_files_to_totals(told: Told)
     assert graph.outputs["cleaned.commit"] == {("file", f"{told.folder}/cleaned")}
 
 
-def test_dataset_names_match_the_naming_of_the_openlineage_client(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_names_equal_the_names_that_the_openlineage_client_would_use(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_TX_CONN_kafka", json.dumps({"conn_type": "kafka", "host": "k1"}))
     ours = {
         "postgres": Postgres().dataset(make_url("postgresql://db/shop"), "public", "orders"),
@@ -94,7 +96,7 @@ def test_dataset_names_match_the_naming_of_the_openlineage_client(told: Told, mo
     assert {name: list(each) for name, each in ours.items()} == told.conventions
 
 
-def test_no_event_has_a_user_or_a_password(told: Told) -> None:
+def test_no_event_contains_a_user_name_or_a_password(told: Told) -> None:
     text = json.dumps(told.events)
     assert "s3cr3t" not in text
     assert "ulf" not in text

@@ -71,15 +71,13 @@ def test_airflow_parses_the_dag_files_of_each_page(page: str, folder: Path) -> N
     assert dags_of(page, folder)
 
 
-def test_the_source_of_the_page_gives_exact_counts_in_a_dag(folder: Path) -> None:
+def test_a_dag_with_the_source_of_the_page_counts_exactly(folder: Path) -> None:
     dag = dags_of("write-a-source.md", folder)["shop_sales"]
     result = trial(dag, rows=[{"shop": "berlin"}, {"shop": "paris"}, {"shop": "berlin"}], states={})
     assert result.states["tx_state.sales"].read() == [{"shop": "berlin", "sales": 2}, {"shop": "paris", "sales": 1}]
 
 
-def test_a_trial_of_the_dag_about_bad_rows_shows_the_rejected_rows(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_of_the_dag_on_the_page_shows_its_rejected_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(folder))
     (folder / "inbox").mkdir()
     (folder / "inbox" / "visits-1.csv").write_text("page,seconds\nhome,5\nhome,-1\nhelp,soon\nhelp,2\n")
@@ -103,7 +101,7 @@ def webhook() -> Iterator[Webhook]:
         server.shutdown()
 
 
-def test_the_callback_of_the_page_sends_the_alert_to_a_webhook(
+def test_the_callback_on_the_page_sends_the_alert_to_a_webhook(
     folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "alerted_words" in dags_of("../alarms.md", folder)
@@ -114,7 +112,7 @@ def test_the_callback_of_the_page_sends_the_alert_to_a_webhook(
     assert webhook.received == [(None, {"text": "blocked: It is blocked. Skip it."})]
 
 
-def test_the_message_task_of_the_page_sends_the_txid_as_the_key(
+def test_the_message_task_on_the_page_sends_the_txid_as_the_key_of_the_message(
     folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dag = dags_of("send-each-message-once.md", folder)["sent_words"]
@@ -124,7 +122,7 @@ def test_the_message_task_of_the_page_sends_the_txid_as_the_key(
     assert [key for key, _ in webhook.received] == ["sent_words/1", "sent_words/1"]
 
 
-def test_the_test_of_a_page_asserts_the_rows_of_a_table(folder: Path) -> None:
+def test_the_test_on_the_page_compares_the_rows_of_a_table(folder: Path) -> None:
     page = "append-rows-to-a-sql-table.md"
     assert "orders" in dags_of(page, folder)
     (code,) = re.findall(r"^```python\n# tests/test_orders.py\n(.*?)^```$", (HOWTO / page).read_text(), re.M | re.S)
@@ -134,7 +132,7 @@ def test_the_test_of_a_page_asserts_the_rows_of_a_table(folder: Path) -> None:
     named["test_an_empty_note_is_null"]()
 
 
-def test_the_report_of_a_page_leaves_out_a_transaction_that_is_not_final(
+def test_the_report_on_the_page_leaves_out_a_transaction_that_is_not_final(
     folder: Path, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -152,7 +150,7 @@ def test_the_report_of_a_page_leaves_out_a_transaction_that_is_not_final(
     assert named["report"].function({named["SALES"]: [event]}) == (30,)
 
 
-def test_the_summary_task_of_the_page_follows_the_committer_in_the_phase(
+def test_the_summary_task_on_the_page_runs_after_the_committer_in_the_commit_phase(
     folder: Path, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": f"{folder}/orders.db"}))
@@ -170,7 +168,7 @@ FLIGHTS = [
 ]
 
 
-def test_the_engines_of_the_page_count_rows_as_the_page_shows(folder: Path) -> None:
+def test_the_duckdb_and_polars_dags_on_the_page_count_rows_as_the_page_says(folder: Path) -> None:
     dags = dags_of("use-polars-or-duckdb.md", folder)
     by_duckdb = trial(dags["flights_by_carrier"], rows=FLIGHTS, states={})
     assert sorted(by_duckdb.states["tx_state.flights_by_carrier"].read(), key=str) == [

@@ -88,23 +88,29 @@ def unproven(run: StageRun, spark: SparkSession, part: Part) -> Any:
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS.keys())
-def test_a_limit_that_cuts_rows_off_is_refused(run: StageRun, any_spark: SparkSession, part: Part) -> None:
+def test_an_output_is_refused_if_a_limit_cuts_off_rows_of_the_batch(
+    run: StageRun, any_spark: SparkSession, part: Part
+) -> None:
     with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, but the batch has more rows"):
         unproven(run, any_spark, part)
 
 
 @pytest.mark.parametrize("part", WHOLE.values(), ids=WHOLE.keys())
-def test_a_limit_that_cuts_no_rows_of_the_batch_off_is_committed(
+def test_an_output_is_committed_if_a_limit_cuts_off_no_row_of_the_batch(
     run: StageRun, any_spark: SparkSession, part: Part
 ) -> None:
     assert not any("stopped" in why for why in unproven(run, any_spark, part))
 
 
-def test_a_view_with_a_limit_is_refused_or_unproven_on_a_server(run: StageRun, any_spark: SparkSession) -> None:
+def test_an_output_from_a_view_with_a_limit_is_refused_or_unproven_on_a_spark_server(
+    run: StageRun, any_spark: SparkSession
+) -> None:
     with suppress(RowsDiffer):
         assert len(unproven(run, any_spark, of_view)) == 1
 
 
 @pytest.mark.parametrize("part", UNKNOWN.values(), ids=UNKNOWN.keys())
-def test_rows_that_spark_may_not_have_read_are_not_proven(run: StageRun, any_spark: SparkSession, part: Part) -> None:
+def test_an_output_is_not_proven_if_spark_may_not_have_read_all_rows(
+    run: StageRun, any_spark: SparkSession, part: Part
+) -> None:
     assert len(unproven(run, any_spark, part)) > 0

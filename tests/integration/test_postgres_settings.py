@@ -61,7 +61,7 @@ def in_a_table(table: str) -> SqlState:
 
 
 @pytest.mark.parametrize("extra", HELD, ids=str)
-def test_a_server_that_meets_the_settings_of_the_connection_is_written_to(
+def test_a_state_can_write_to_a_server_that_meets_the_settings_of_the_connection(
     connect: Callable[[Extras], None], table: str, extra: Extras
 ) -> None:
     connect(extra)
@@ -79,7 +79,7 @@ def test_a_server_that_violates_the_settings_of_the_connection_is_refused(
 
 
 @pytest.mark.parametrize("extra", [*HELD, *NOT_HELD], ids=str)
-def test_settings_in_a_url_are_enforced_too(postgres: LocalPostgres, table: str, extra: Extras) -> None:
+def test_settings_in_the_url_of_a_state_are_enforced(postgres: LocalPostgres, table: str, extra: Extras) -> None:
     url = sa.engine.make_url(postgres.url()).update_query_dict(dict(extra)).render_as_string(hide_password=False)
     state = SqlState.from_url(url, table=table, keys=["carrier"], values={"n": Sum()}, kind="opaque")
     if extra in HELD:

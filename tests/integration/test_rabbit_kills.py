@@ -105,7 +105,7 @@ def make_shop(
 @pytest.mark.worth("a queue forgets what it has given: each step of a worker is a chance to lose a message")
 @pytest.mark.long
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_each_message_counts_once_although_a_worker_is_killed_between_any_two_steps(
+def test_each_message_counts_once_although_a_worker_is_killed_after_each_of_its_steps(
     make_shop: Callable[..., Shop], queue_type: str
 ) -> None:
     shop = make_shop(queue_type)

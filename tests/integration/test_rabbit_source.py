@@ -98,7 +98,7 @@ def queue(rabbit: LocalRabbit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 # --- what comes again
 
 
-def test_unacked_messages_are_redelivered_and_counted_in_no_second_transaction(queue: Queue) -> None:
+def test_unacked_messages_are_delivered_again_and_are_not_counted_in_a_second_transaction(queue: Queue) -> None:
     queue.publish("a", "b")
     first = queue.decide()
     assert first is not None
@@ -136,7 +136,7 @@ def test_messages_with_equal_content_count_once_if_content_is_the_identity(queue
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-def test_only_the_decision_that_the_ledger_bound_acks_its_messages(queue: Queue, winner: int) -> None:
+def test_only_messages_of_the_batch_that_the_ledger_has_bound_are_acked(queue: Queue, winner: int) -> None:
     queue.publish(*"abcdef")
     both = [queue.source(max_rows_per_batch=3), queue.source(max_rows_per_batch=3)]
     decided = [source.decide(ATTEMPT, None) for source in both]
@@ -197,7 +197,7 @@ def test_a_later_commit_removes_committed_messages_and_keeps_skipped_messages(qu
     assert queue.texts(queue.take(batches[2].position)) == ["d"]
 
 
-def test_lost_ids_stop_the_source_until_a_person_accepts_the_loss(queue: Queue) -> None:
+def test_lost_message_ids_stop_the_source_until_a_person_accepts_the_loss(queue: Queue) -> None:
     queue.publish("a", "b")
     first = queue.take()
     assert queue.source().losses(first.position) == []
@@ -219,7 +219,9 @@ def test_a_position_of_another_queue_is_refused(queue: Queue) -> None:
 # --- how much
 
 
-def test_a_batch_stays_within_its_limits_and_names_the_reason(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_stays_within_its_limits_and_its_reason_names_the_limit(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue.publish(*(letter * 10 for letter in "abcdefg"))
     first = queue.take(max_rows_per_batch=2)
     assert (first.count, first.reason) == (2, "2 of 7 rows: max_rows_per_batch=2")
@@ -237,7 +239,9 @@ def test_a_batch_stays_within_its_limits_and_names_the_reason(queue: Queue, monk
 # --- what cannot be taken
 
 
-def test_a_message_without_an_id_is_refused_or_set_aside(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_without_an_id_is_refused_or_moved_to_another_queue(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
     queue.publish("a", message_id=None)
     queue.publish("b")
     text = queue.refusal()
@@ -255,7 +259,9 @@ def test_a_message_without_an_id_is_refused_or_set_aside(queue: Queue, caplog: p
 
 
 @pytest.mark.parametrize("counted_by", ["x-delivery-count", "x-death"])
-def test_a_message_delivered_too_often_is_named_and_can_be_set_aside(queue: Queue, counted_by: str) -> None:
+def test_a_message_delivered_too_often_is_reported_and_can_be_moved_to_another_queue(
+    queue: Queue, counted_by: str
+) -> None:
     """Its queue counts: a quorum queue what was not acked, any queue what came back from a dead letter queue."""
     if counted_by == "x-death":
         queue.name, retry = f"{queue.name}.x", f"{queue.name}.retry"
@@ -289,7 +295,7 @@ def test_a_message_delivered_too_often_is_named_and_can_be_set_aside(queue: Queu
         (b"[1]", "n INT", "it is a JSON list, not an object"),
     ],
 )
-def test_an_unreadable_message_fails_its_batch_and_is_named(
+def test_an_unreadable_message_fails_its_batch_and_the_error_names_the_message(
     queue: Queue, body: bytes, schema: str | None, why: str
 ) -> None:
     queue.channel.basic_publish("", queue.name, body, BasicProperties(message_id="m7"))
@@ -298,7 +304,7 @@ def test_an_unreadable_message_fails_its_batch_and_is_named(
         queue.texts(batch, schema=schema)
 
 
-def test_the_ledger_names_the_message_with_a_refused_value_but_not_the_value(queue: Queue) -> None:
+def test_the_ledger_records_the_message_that_has_a_refused_value_but_not_the_value(queue: Queue) -> None:
     queue.channel.basic_publish("", queue.name, b'{"n": "Jane Doe"}', BasicProperties(message_id="m7"))
     with pytest.raises(RowsRefused, match='column n INT = "Jane Doe"') as refused:
         queue.texts(queue.take(schema="n INT"), schema="n INT")
@@ -312,7 +318,7 @@ def test_the_ledger_names_the_message_with_a_refused_value_but_not_the_value(que
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_spark_reads_the_rows_that_python_reads(queue: Queue, spark: SparkSession) -> None:
+def test_spark_and_python_read_the_same_rows(queue: Queue, spark: SparkSession) -> None:
     queue.publish('{"n": 1, "at": "x"}', '{"n": 2}', headers={"shop": 7})
     source = queue.source(schema="n INT, at STRING")
     batch = queue.take(schema="n INT, at STRING")
@@ -331,7 +337,9 @@ def test_spark_reads_the_rows_that_python_reads(queue: Queue, spark: SparkSessio
 # --- what is wrong
 
 
-def test_a_wrong_broker_login_or_queue_is_a_one_line_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_login_or_a_missing_queue_causes_a_one_line_error(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = queue.rabbit.airflow_connection()
 
     def connection(**changed: Any) -> str:
@@ -355,7 +363,9 @@ def test_a_wrong_broker_login_or_queue_is_a_one_line_error(queue: Queue, monkeyp
         RabbitQueueSource("rabbit", "nowhere").backlog(None)
 
 
-def test_a_missing_pika_is_refused_with_the_install_command(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_a_missing_pika_package_contains_the_install_command(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pika", None)
     assert "It needs pika: pip install 'airflow-provider-tx[rabbitmq]'" in queue.refusal()
 

@@ -187,7 +187,7 @@ def test_a_reset_or_recreated_topology_takes_no_messages_staged_before(
     shop.has(0)
 
 
-def test_messages_taken_by_another_ledger_are_neither_taken_again_nor_removed(
+def test_messages_that_another_ledger_has_taken_are_not_taken_again_and_not_removed(
     make_shop: Callable[..., Shop],
 ) -> None:
     own, other = make_shop(), make_shop()

@@ -42,7 +42,7 @@ def _hashtags(server: LocalRedis, prefix: str) -> dict[str, int]:
     return {name.decode(): int(n) for name, n in server.client().hgetall(f"{prefix}:hashtags").items()}
 
 
-def test_a_guard_counts_each_transaction_once(redis: LocalRedis, prefix: str) -> None:
+def test_a_guard_counts_each_transaction_once_although_it_is_written_repeatedly(redis: LocalRedis, prefix: str) -> None:
     grants, guard = Grants(), _guard(redis, prefix)
     assert (guard.kind, guard.last_txid()) == (StateKind.TRANSACTIONAL, None)
     for txid in (1, 2):
@@ -58,7 +58,7 @@ def test_a_guard_counts_each_transaction_once(redis: LocalRedis, prefix: str) ->
     assert redis.client().hget(f"{{{prefix}}}:fence", "LAST_COMMIT") == b"2"
 
 
-def test_a_late_committer_runs_no_command(redis: LocalRedis, prefix: str) -> None:
+def test_a_late_committer_cannot_run_a_command(redis: LocalRedis, prefix: str) -> None:
     grants, guard = Grants(), _guard(redis, prefix)
     old, new = grants(1), grants(1, 2)
     guard.raise_fence(old)
@@ -76,7 +76,9 @@ def test_a_late_committer_runs_no_command(redis: LocalRedis, prefix: str) -> Non
     assert _hashtags(redis, prefix) == {"a": 2}
 
 
-def test_the_commands_of_many_simultaneous_tries_of_one_grant_run_once(redis: LocalRedis, prefix: str) -> None:
+def test_simultaneous_tries_of_the_same_grant_run_the_commands_of_the_guard_once(
+    redis: LocalRedis, prefix: str
+) -> None:
     grant = Grants()(1)
     _guard(redis, prefix).raise_fence(grant)
     with ThreadPoolExecutor(8) as pool:
@@ -100,7 +102,9 @@ def test_the_next_try_continues_with_the_failed_command(redis: LocalRedis, prefi
     assert _hashtags(redis, prefix) == {"a": 1, "b": 6, "c": 1}
 
 
-def test_other_commands_are_accepted_if_no_command_of_the_transaction_has_run(redis: LocalRedis, prefix: str) -> None:
+def test_a_replay_may_use_other_commands_if_no_command_of_the_transaction_has_run(
+    redis: LocalRedis, prefix: str
+) -> None:
     grants, guard, client = Grants(), _guard(redis, prefix), redis.client()
     client.hset(f"{prefix}:hashtags", "b", "no number")
     with pytest.raises(StateError, match="command 1 of transaction 1 failed"):
@@ -111,7 +115,7 @@ def test_other_commands_are_accepted_if_no_command_of_the_transaction_has_run(re
     assert client.hget(f"{prefix}:hashtags", "a") == b"2"
 
 
-def test_a_transaction_that_a_guard_has_run_refuses_a_skip_and_another_output(redis: LocalRedis, prefix: str) -> None:
+def test_a_guard_refuses_a_skip_or_another_output_after_its_commands_have_run(redis: LocalRedis, prefix: str) -> None:
     grants, guard = Grants(), _guard(redis, prefix)
     guard.raise_fence(about_to_write(grants(1), guard, "never run"))
     guard.raise_and_write(about_to_write(grants(1), guard, "one"), _rows({"a": 1}))
@@ -123,7 +127,7 @@ def test_a_transaction_that_a_guard_has_run_refuses_a_skip_and_another_output(re
     assert _hashtags(redis, prefix) == {"a": 1}
 
 
-def test_the_next_try_continues_many_interrupted_commands(
+def test_the_next_try_continues_after_a_long_series_of_commands_was_interrupted(
     redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMMANDS_AT_ONCE", 5)
@@ -143,7 +147,9 @@ def test_the_next_try_continues_many_interrupted_commands(
 
 
 @pytest.mark.parametrize("persistence", ["aof", "none"])
-def test_a_server_that_was_killed_is_noticed(persistence: str, prefix: str) -> None:
+def test_a_guard_refuses_a_write_after_its_server_has_restarted_between_raise_and_write(
+    persistence: str, prefix: str
+) -> None:
     with LocalRedis(persistence=persistence) as server:
         grants, guard = Grants(), _guard(server, prefix)
         first = grants(1)
@@ -163,7 +169,7 @@ def test_a_server_that_was_killed_is_noticed(persistence: str, prefix: str) -> N
 
 
 @pytest.mark.parametrize("command", ["SET a b", [], ["SET", "a", None], ["SET", "a", True], ["RPUSH", *["a"] * 8000]])
-def test_an_invalid_command_is_named_and_no_command_runs(redis: LocalRedis, prefix: str, command: Any) -> None:
+def test_an_invalid_command_is_reported_and_no_command_runs(redis: LocalRedis, prefix: str, command: Any) -> None:
     def commands(rows: list[dict[str, Any]]) -> list[Any]:
         return [("INCR", f"{prefix}:n"), command]
 
@@ -173,7 +179,7 @@ def test_an_invalid_command_is_named_and_no_command_runs(redis: LocalRedis, pref
     assert redis.client().exists(f"{prefix}:n") == 0
 
 
-def test_a_part_of_an_update_is_refused(redis: LocalRedis, prefix: str) -> None:
+def test_a_write_with_only_a_part_of_the_update_is_refused(redis: LocalRedis, prefix: str) -> None:
     grant, guard = Grants()(1), _guard(redis, prefix)
     guard.raise_fence(grant)
     with pytest.raises(StateError, match="a part of an update"):

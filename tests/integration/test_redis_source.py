@@ -131,7 +131,7 @@ def log(request: pytest.FixtureRequest, server: LocalRedis) -> Numbered:
 # --- servers that stop, start and forget
 
 
-def test_an_unreachable_server_is_named_and_no_message_is_lost_once_it_is_back(log: Numbered) -> None:
+def test_an_unreachable_server_is_reported_and_no_message_is_lost_when_it_returns(log: Numbered) -> None:
     log.write("a", "b")
     log.server.save()
     first = log.batch()
@@ -170,7 +170,7 @@ def test_a_server_that_lost_taken_messages_is_refused_until_a_person_accepts_the
     assert log.decide(after.position) is None
 
 
-def test_a_server_that_lost_messages_and_got_new_ones_is_noticed(log: Numbered) -> None:
+def test_the_source_notices_that_a_server_lost_messages_and_received_other_ones(log: Numbered) -> None:
     log.write("a", "b")
     log.server.save()
     log.write("c", "d")
@@ -186,7 +186,7 @@ def test_a_server_that_lost_messages_and_got_new_ones_is_noticed(log: Numbered) 
         assert log.texts(log.batch(place)) == ["g"]
 
 
-def test_an_opaque_source_without_other_partitions_refuses_lost_messages(log: Numbered) -> None:
+def test_an_opaque_source_with_only_one_partition_refuses_lost_messages(log: Numbered) -> None:
     log.write("a")
     log.server.save()
     log.write("b", "c")
@@ -219,7 +219,9 @@ def test_an_opaque_source_continues_with_partitions_that_lost_no_message(
 # --- messages that come next and are not there
 
 
-def test_messages_before_a_missing_message_are_taken_and_then_the_missing_one_is_named(server: LocalRedis) -> None:
+def test_messages_before_a_missing_message_are_taken_and_then_the_missing_message_is_reported(
+    server: LocalRedis,
+) -> None:
     log = Numbered(server)
     log.write(*"abcdefg")
     server.client().delete(f"{log.key}3", f"{log.key}4", f"{log.key}6")
@@ -232,7 +234,7 @@ def test_messages_before_a_missing_message_are_taken_and_then_the_missing_one_is
     assert log.texts(log.batch(log.accepted(second.position))) == ["g"]
 
 
-def test_lost_messages_of_a_decided_batch_are_named(server: LocalRedis) -> None:
+def test_lost_messages_of_a_batch_that_was_already_decided_are_reported(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write(*"abcdefg")
     batch = log.batch()
@@ -241,7 +243,7 @@ def test_lost_messages_of_a_decided_batch_are_named(server: LocalRedis) -> None:
         log.texts(batch)
 
 
-def test_the_cursor_can_set_the_first_message(server: LocalRedis) -> None:
+def test_the_cursor_key_of_a_source_can_set_its_first_message(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write("a", "b", "c")
     server.client().delete(f"{log.key}1")
@@ -258,7 +260,9 @@ def test_the_cursor_can_set_the_first_message(server: LocalRedis) -> None:
 
 
 @pytest.mark.parametrize(("trimmed", "gone"), [(2, 0), (4, 2), (6, 4)])
-def test_a_stream_that_is_trimmed_before_it_is_read_is_noticed(server: LocalRedis, trimmed: int, gone: int) -> None:
+def test_the_source_notices_that_a_stream_was_trimmed_before_it_was_read(
+    server: LocalRedis, trimmed: int, gone: int
+) -> None:
     log = Streamed(server)
     log.write("a", "b")
     batch = log.batch()
@@ -274,7 +278,7 @@ def test_a_stream_that_is_trimmed_before_it_is_read_is_noticed(server: LocalRedi
 
 
 @pytest.mark.parametrize("which", [2, 3, 5])
-def test_an_entry_that_is_deleted_before_it_is_read_is_noticed(server: LocalRedis, which: int) -> None:
+def test_the_source_notices_that_an_entry_was_deleted_before_it_was_read(server: LocalRedis, which: int) -> None:
     log = Streamed(server)
     log.write("a", "b")
     batch = log.batch()
@@ -299,7 +303,7 @@ def test_an_entry_deleted_after_it_was_read_is_not_a_loss(server: LocalRedis) ->
     assert log.texts(log.batch(rest.position)) == ["d"]
 
 
-def test_entries_deleted_from_a_stream_before_the_first_batch_are_not_a_loss(
+def test_entries_that_were_deleted_before_the_first_batch_are_not_a_loss(
     server: LocalRedis,
 ) -> None:
     log = Streamed(server)
@@ -312,7 +316,7 @@ def test_entries_deleted_from_a_stream_before_the_first_batch_are_not_a_loss(
     assert log.decide(rest.position) is None
 
 
-def test_a_stream_without_a_stored_count_is_guarded_after_a_batch_reaches_its_end(
+def test_a_stream_without_a_stored_count_is_checked_for_losses_after_a_batch_reaches_its_end(
     server: LocalRedis,
 ) -> None:
     log = Streamed(server)
@@ -328,7 +332,7 @@ def test_a_stream_without_a_stored_count_is_guarded_after_a_batch_reaches_its_en
     assert log.texts(log.batch(log.accepted(third.position))) == ["e"]
 
 
-def test_a_deleted_stream_is_a_loss_and_the_source_resumes_at_its_new_beginning(server: LocalRedis) -> None:
+def test_a_deleted_stream_is_a_loss_and_the_source_resumes_at_the_start_of_the_new_stream(server: LocalRedis) -> None:
     log = Streamed(server)
     log.write("a", "b")
     batch = log.batch()
@@ -343,7 +347,7 @@ def test_a_deleted_stream_is_a_loss_and_the_source_resumes_at_its_new_beginning(
 # --- how much at once
 
 
-def test_a_batch_stays_within_its_limit_over_all_partitions_and_names_the_reason(server: LocalRedis) -> None:
+def test_a_batch_over_all_partitions_stays_within_its_limit_and_its_reason_names_the_limit(server: LocalRedis) -> None:
     logs = [Numbered(server) for _ in range(3)]
     logs[0].write(*"ab")
     logs[1].write(*("c" * 20))
@@ -380,7 +384,7 @@ def test_a_large_stream_is_split_into_batches_without_reading_entries_twice(serv
 # --- what cannot be used
 
 
-def test_a_key_of_another_type_is_refused_by_name(log: Numbered) -> None:
+def test_a_redis_key_of_another_type_is_refused_and_the_error_names_the_key(log: Numbered) -> None:
     log.write("a")
     batch = log.batch()
     key = f"{log.key}NEXT_WRITE" if type(log) is Numbered else log.key
@@ -392,7 +396,7 @@ def test_a_key_of_another_type_is_refused_by_name(log: Numbered) -> None:
             log.decide(position, kind=kind)
 
 
-def test_a_message_of_another_type_is_refused_by_name(server: LocalRedis) -> None:
+def test_a_message_of_another_type_is_refused_and_the_error_names_the_message(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write("a", "b", "c")
     batch = log.batch()
@@ -402,7 +406,7 @@ def test_a_message_of_another_type_is_refused_by_name(server: LocalRedis) -> Non
         log.texts(batch)
 
 
-def test_a_key_that_is_missing_is_named(server: LocalRedis) -> None:
+def test_the_error_about_a_missing_key_names_the_key(server: LocalRedis) -> None:
     for source, told in (
         (RedisNumberedSource("tweets", prefix="nobody:"), "there is no key nobody:NEXT_WRITE in database 0"),
         (RedisListSource("tweets", lists="nobody"), "there is no list nobody in database 0"),
@@ -413,7 +417,7 @@ def test_a_key_that_is_missing_is_named(server: LocalRedis) -> None:
         assert source.backlog(None) is None
 
 
-def test_a_cursor_that_is_not_a_number_is_refused_by_name(server: LocalRedis) -> None:
+def test_a_cursor_that_is_not_a_number_is_refused_and_the_error_names_the_cursor(server: LocalRedis) -> None:
     log = Numbered(server)
     server.client().set(f"{log.key}NEXT_WRITE", "soon")
     with pytest.raises(SourceError, match=rf"key {log.key}NEXT_WRITE .* holds b'soon', which is not a number"):
@@ -430,7 +434,7 @@ def test_a_wrong_password_is_reported_and_never_shown() -> None:
         assert "g0ssip" not in shown
 
 
-def test_an_unreadable_message_fails_the_batch_and_is_named(server: LocalRedis) -> None:
+def test_an_unreadable_message_fails_the_batch_and_the_error_names_the_message(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write('{"n": 1}', "{", '"x"')
     server.client().set(f"{log.key}4", b"\xff")
@@ -454,7 +458,7 @@ def test_a_position_of_another_source_is_refused(log: Numbered) -> None:
         log.decide([1])
 
 
-def test_closing_a_source_in_one_thread_does_not_close_it_in_another(server: LocalRedis) -> None:
+def test_closing_a_source_in_one_thread_does_not_affect_another_thread(server: LocalRedis) -> None:
     """A lane commits one transaction in a thread while it reads the rows of the next one in another."""
     key, client = f"k{uuid.uuid4().hex[:8]}", server.client()
     client.xadd(key, {"n": 1})
@@ -470,7 +474,7 @@ def test_closing_a_source_in_one_thread_does_not_close_it_in_another(server: Loc
     assert len(rows_of(reading, batch.metadata)) == 1
 
 
-def test_a_partition_that_was_removed_from_the_arguments_stops_the_source(log: Numbered) -> None:
+def test_the_source_stops_if_a_partition_was_removed_from_its_arguments(log: Numbered) -> None:
     log.write("a")
     batch = log.batch()
     other: Any = {"tweets:other": plain(batch.metadata)[log.partition]}

@@ -75,7 +75,7 @@ def people() -> RedisNumberedSource:
 
 
 @pytest.mark.parametrize("source", [people(), RedisStreamSource("tweets", "events", databases=[0, 1])], ids=type)
-def test_spark_reads_the_same_rows_as_python(spark: SparkSession, source: RedisSource) -> None:
+def test_spark_and_python_read_the_same_rows(spark: SparkSession, source: RedisSource) -> None:
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     plain: Any = source.emit_batch(ATTEMPT, batch.metadata)
@@ -86,7 +86,9 @@ def test_spark_reads_the_same_rows_as_python(spark: SparkSession, source: RedisS
     source.close()
 
 
-def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(spark: SparkSession, redis: LocalRedis) -> None:
+def test_a_message_that_does_not_fit_the_schema_fails_the_batch_and_is_named_in_the_error(
+    spark: SparkSession, redis: LocalRedis
+) -> None:
     source = people()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -102,7 +104,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(spark: SparkSe
     source.close()
 
 
-def test_lost_messages_are_named_before_a_spark_job_starts(spark: SparkSession, redis: LocalRedis) -> None:
+def test_lost_messages_are_reported_before_a_spark_job_starts(spark: SparkSession, redis: LocalRedis) -> None:
     source = people()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None

@@ -97,7 +97,7 @@ _LATE: dict[str, Callable[[RedisState, Grant, dict[str, int]], Any]] = {
 @both_kinds
 @pytest.mark.parametrize("late", _LATE)
 @pytest.mark.parametrize("updates", [{"a": 1}, {"only the old attempt has it": 1}, {"new": 1}, _MANY])
-def test_a_paused_writer_that_wakes_after_the_next_transaction_is_refused(
+def test_a_paused_writer_is_refused_when_it_resumes_after_the_next_transaction(
     redis: LocalRedis, prefix: str, kind: str, late: str, updates: dict[str, int]
 ) -> None:
     grants, state, zombie = Grants(), _state(redis, prefix, kind), _state(redis, prefix, kind)
@@ -117,7 +117,7 @@ def test_a_paused_writer_that_wakes_after_the_next_transaction_is_refused(
 
 
 @both_kinds
-def test_a_writer_paused_between_two_parts_is_refused_the_remaining_parts(
+def test_a_writer_paused_between_two_parts_of_an_update_cannot_write_the_remaining_parts(
     redis: LocalRedis, prefix: str, kind: str, pool: ThreadPoolExecutor, pause: _Pause
 ) -> None:
     grants, state = Grants(), _state(redis, prefix, kind)
@@ -160,7 +160,7 @@ state.raise_and_write(pickle.load(sys.stdin.buffer), rows({f"key {number:02}": n
 
 
 @both_kinds
-def test_parts_left_by_a_killed_client_are_rolled_back_or_continued(
+def test_the_parts_of_an_update_of_a_killed_client_are_rolled_back_or_continued(
     redis: LocalRedis, prefix: str, kind: str, tmp_path: Path
 ) -> None:
     grants, state = Grants(), _state(redis, prefix, kind)
@@ -185,7 +185,7 @@ def test_parts_left_by_a_killed_client_are_rolled_back_or_continued(
     assert totals(state) == {**_MANY, "key 00": 100, "key 11": 111}
 
 
-def test_the_next_grant_finishes_an_interrupted_roll_back_before_any_write(
+def test_the_next_grant_completes_an_interrupted_roll_back_before_it_writes(
     redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = {f"key {number}": 1 for number in range(20_000)}
@@ -235,7 +235,7 @@ def test_a_server_that_lost_all_data_between_raise_and_write_is_refused() -> Non
 
 
 @both_kinds
-def test_the_same_grant_can_commit_after_a_restart_between_raise_and_write_with_an_aof(kind: str) -> None:
+def test_the_same_grant_can_commit_after_a_server_with_an_aof_restarts_before_the_write(kind: str) -> None:
     with LocalRedis(persistence="aof") as server:
         grants, state = Grants(), _state(server, kind=kind)
         grants.commit(1, state, {"a": 1})
@@ -274,7 +274,7 @@ def test_an_update_killed_between_two_parts_never_counts_as_complete(
 
 
 @both_kinds
-def test_a_kill_between_write_and_mark_counts_no_row_twice(kind: str) -> None:
+def test_no_row_counts_twice_after_the_server_is_killed_between_write_and_commit(kind: str) -> None:
     with LocalRedis(persistence="aof") as server:
         grants, state = Grants(), _state(server, kind=kind)
         grants.commit(1, state, {"a": 1})
@@ -288,7 +288,7 @@ def test_a_kill_between_write_and_mark_counts_no_row_twice(kind: str) -> None:
         assert totals(state) == {"a": 2, "b": 2}
 
 
-def test_the_first_transaction_is_rewritten_if_the_server_loses_it_before_the_mark() -> None:
+def test_the_first_transaction_is_written_again_if_the_server_loses_it_before_the_commit_ends() -> None:
     with LocalRedis() as server:
         grants, state = Grants(), _state(server)
         state.raise_and_write(grants(1), rows({"a": 1}))
@@ -303,7 +303,7 @@ def test_the_first_transaction_is_rewritten_if_the_server_loses_it_before_the_ma
 
 @both_kinds
 @pytest.mark.parametrize("moment", ["before the raise", "after the raise", "after a part"])
-def test_an_older_snapshot_is_noticed_at_every_step_of_the_commit(kind: str, moment: str) -> None:
+def test_an_older_snapshot_is_noticed_whether_it_was_made_before_or_during_the_commit(kind: str, moment: str) -> None:
     with LocalRedis(persistence="rdb") as server:
         grants, state = Grants(), _state(server, kind=kind)
         grants.commit(1, state, {"a": 1})
@@ -330,7 +330,7 @@ def test_an_older_snapshot_is_noticed_at_every_step_of_the_commit(kind: str, mom
 
 
 @pytest.mark.parametrize("what", ["one key", "values", "touched"])
-def test_keys_that_were_evicted_or_deleted_are_noticed(redis: LocalRedis, prefix: str, what: str) -> None:
+def test_evicted_or_deleted_keys_are_noticed(redis: LocalRedis, prefix: str, what: str) -> None:
     grants, state, client = Grants(), _state(redis, prefix), redis.client()
     grants.commit(1, state, {"a": 1, "b": 2})
     if what == "one key":
@@ -347,7 +347,7 @@ def test_keys_that_were_evicted_or_deleted_are_noticed(redis: LocalRedis, prefix
 
 
 @both_kinds
-def test_an_older_copy_of_the_values_with_as_many_keys_is_noticed(redis: LocalRedis, prefix: str, kind: str) -> None:
+def test_an_older_copy_with_the_same_number_of_keys_is_noticed(redis: LocalRedis, prefix: str, kind: str) -> None:
     grants, state, client = Grants(), _state(redis, prefix, kind=kind), redis.client()
     grants.commit(1, state, {"a": 1, "b": 2})
     older = client.dump(f"{{{prefix}}}:values")
@@ -374,7 +374,7 @@ def copied(redis: LocalRedis, prefix: str, kind: str) -> RedisState:
 
 @both_kinds
 @pytest.mark.parametrize("txid", [1, 3])
-def test_a_copy_without_its_fence_is_refused_until_it_is_deleted(
+def test_values_without_a_fence_are_refused_until_a_person_deletes_them(
     redis: LocalRedis, copied: RedisState, txid: int
 ) -> None:
     grants, before = Grants(), _everything(redis, copied.prefix)
@@ -389,7 +389,7 @@ def test_a_copy_without_its_fence_is_refused_until_it_is_deleted(
 
 
 @both_kinds
-def test_a_copy_that_a_repair_has_accepted_belongs_to_the_state(copied: RedisState) -> None:
+def test_values_that_a_repair_has_accepted_belong_to_the_state(copied: RedisState) -> None:
     grant = replace(Grants()(3), accepted={copied.name: {"generation": 1, "fence": None}})
     copied.raise_and_write(grant, rows({"a": 5}))
     assert totals(copied) == {"a": 7, "b": 3}
@@ -398,7 +398,7 @@ def test_a_copy_that_a_repair_has_accepted_belongs_to_the_state(copied: RedisSta
 # --- writers at once ---------------------------------------------------------------------------------------------
 
 
-def test_the_latest_of_many_simultaneous_first_grants_wins(
+def test_the_latest_of_several_simultaneous_first_grants_wins(
     redis: LocalRedis, prefix: str, pool: ThreadPoolExecutor
 ) -> None:
     grants = Grants()
@@ -436,7 +436,7 @@ class _Meanwhile:
         return a + b
 
 
-def test_a_newer_grant_that_raises_between_read_and_write_of_an_older_grant_wins(
+def test_an_older_grant_is_refused_if_a_newer_grant_raises_the_fence_before_its_write(
     redis: LocalRedis, prefix: str
 ) -> None:
     sums = _Meanwhile()
@@ -468,7 +468,7 @@ def test_a_newer_grant_rolls_back_a_concurrent_write_of_an_older_grant(
 
 
 @both_kinds
-def test_a_key_that_another_chunk_writes_concurrently_is_refused(redis: LocalRedis, prefix: str, kind: str) -> None:
+def test_a_key_that_two_chunks_write_concurrently_is_refused(redis: LocalRedis, prefix: str, kind: str) -> None:
     sums = _Meanwhile()
     grants, state = Grants(), _state(redis, prefix, kind, values={"n": sums})
     grants.commit(1, state, {"a": 1})
@@ -501,7 +501,7 @@ def test_parallel_writers_of_one_grant_write_all_their_keys(
 
 
 @both_kinds
-def test_a_key_of_another_chunk_in_a_late_part_is_refused_before_any_write(
+def test_a_key_that_belongs_to_another_chunk_is_refused_before_any_key_is_written(
     redis: LocalRedis, prefix: str, kind: str, small_portions: None
 ) -> None:
     grants, state = Grants(), _state(redis, prefix, kind)
@@ -523,7 +523,7 @@ _programs = st.lists(
 
 @both_kinds
 @pytest.mark.parametrize("column", ["bigint", "numeric"])
-def test_sums_are_exact_or_refused_as_in_the_memory_state(redis: LocalRedis, kind: str, column: str) -> None:
+def test_sums_are_as_exact_as_in_the_memory_state_or_are_refused(redis: LocalRedis, kind: str, column: str) -> None:
     """The model is MemoryState, whose numbers are Python's."""
 
     @settings(max_examples=examples(15, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -553,7 +553,7 @@ def test_sums_are_exact_or_refused_as_in_the_memory_state(redis: LocalRedis, kin
     check()
 
 
-def test_a_sum_that_does_not_fit_is_refused_before_anything_is_written(
+def test_a_sum_that_is_too_large_is_refused_and_no_value_is_written(
     redis: LocalRedis, prefix: str, small_portions: None
 ) -> None:
     grants, state = Grants(), _state(redis, prefix)
@@ -568,7 +568,7 @@ def test_a_sum_that_does_not_fit_is_refused_before_anything_is_written(
     assert totals(state) == {"key 11": 2**63 - 1}
 
 
-def test_decimals_keep_all_their_digits(redis: LocalRedis, prefix: str) -> None:
+def test_decimal_sums_keep_all_their_digits(redis: LocalRedis, prefix: str) -> None:
     grants, state = Grants(), _state(redis, prefix, keys=[], values={"n": Sum("numeric")})
     for txid, delta in enumerate([Decimal("0.1"), Decimal("0.2"), None, Decimal(10**30), 5], 1):
         grant = grants(txid)
@@ -580,7 +580,7 @@ def test_decimals_keep_all_their_digits(redis: LocalRedis, prefix: str) -> None:
 # --- who shares what ---------------------------------------------------------------------------------------------
 
 
-def test_values_can_be_read_with_plain_redis(redis: LocalRedis, prefix: str) -> None:
+def test_values_can_be_read_with_ordinary_redis_commands(redis: LocalRedis, prefix: str) -> None:
     state = _state(redis, prefix, keys=["origin", "carrier"], values={"n": Sum(), "late": Sum()})
     state.raise_and_write(Grants()(1), [{"carrier": "AA", "origin": "JFK", "n": 2, "late": -7}])
     assert redis.client().hgetall(f"{{{prefix}}}:values") == {b'["AA","JFK"]': b"[-7,2]"}
@@ -590,7 +590,7 @@ def test_values_can_be_read_with_plain_redis(redis: LocalRedis, prefix: str) -> 
     assert other.read() == [{"carrier": "AA", "origin": "JFK", "late": -7, "n": 2}]
 
 
-def test_two_topologies_on_one_prefix_are_refused(redis: LocalRedis, prefix: str) -> None:
+def test_a_second_topology_with_the_same_prefix_is_refused(redis: LocalRedis, prefix: str) -> None:
     first, second = Grants(), Grants()
     first.commit(1, _state(redis, prefix), {"a": 1})
     for use in (_state(redis, prefix).raise_fence, lambda grant: _state(redis, prefix).raise_and_write(grant, [])):
@@ -599,7 +599,9 @@ def test_two_topologies_on_one_prefix_are_refused(redis: LocalRedis, prefix: str
     assert totals(_state(redis, prefix)) == {"a": 1}
 
 
-def test_other_columns_are_refused_with_both_definitions(redis: LocalRedis, prefix: str) -> None:
+def test_a_state_with_other_columns_is_refused_and_the_error_shows_both_definitions(
+    redis: LocalRedis, prefix: str
+) -> None:
     from airflow_tx.state import Max
 
     grants = Grants()
@@ -645,7 +647,7 @@ def test_a_fence_of_a_newer_format_is_refused(redis: LocalRedis, prefix: str) ->
         state.raise_and_write(grants(1, 2), rows({"a": 1}))
 
 
-def test_clear_deletes_only_this_state(redis: LocalRedis, prefix: str) -> None:
+def test_clearing_a_state_deletes_only_the_data_of_this_state(redis: LocalRedis, prefix: str) -> None:
     states = [_state(redis, f"{prefix}{number}") for number in range(2)]
     for state in states:
         Grants().commit(1, state, {"a": 1})
@@ -678,7 +680,7 @@ def _define(monkeypatch: pytest.MonkeyPatch, conn_id: str, **fields: Any) -> Non
     monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
 
 
-def test_a_state_uses_an_airflow_connection(redis: LocalRedis, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+def test_a_state_can_use_an_airflow_connection(redis: LocalRedis, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     _define(
         monkeypatch,
         "tx_state_redis",
@@ -698,7 +700,7 @@ def test_a_state_uses_an_airflow_connection(redis: LocalRedis, monkeypatch: pyte
         assert REDIS_PASSWORD not in shown
 
 
-def test_an_invalid_connection_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_an_invalid_connection_names_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     _define(monkeypatch, "tx_web", conn_type="http", host="example")
     _define(monkeypatch, "tx_odd", conn_type="redis", host="127.0.0.1", extra={"db": "first"})
     for conn_id, message in {"tx_web": "type redis", "tx_odd": "extra db.*Use a number"}.items():
@@ -721,7 +723,7 @@ def _uses(state: RedisState) -> list[Callable[[], Any]]:
     ]
 
 
-def test_a_server_that_is_down_is_named_without_its_password() -> None:
+def test_the_error_about_an_unreachable_server_does_not_show_the_password() -> None:
     server = LocalRedis()  # never started: nobody listens
     for use in _uses(_state(server)):
         with pytest.raises(StateUnavailable, match="cannot be reached.*refused") as failure:
@@ -731,7 +733,7 @@ def test_a_server_that_is_down_is_named_without_its_password() -> None:
     server.close()
 
 
-def test_a_wrong_password_is_a_one_line_error_that_does_not_show_it(redis: LocalRedis) -> None:
+def test_a_wrong_password_causes_a_one_line_error_that_does_not_show_the_password(redis: LocalRedis) -> None:
     url = f"redis://:wr0ng-pass@127.0.0.1:{redis.port}/0"
     state = RedisState.from_url(url, prefix="p", keys=["key"], values={"n": Sum()})
     for use in _uses(state):
@@ -773,7 +775,7 @@ def test_a_lost_reply_to_the_last_write_is_reported_as_an_unknown_outcome(
     assert totals(direct) == {"a": 2}
 
 
-def test_a_server_without_memory_refuses_the_whole_update(prefix: str) -> None:
+def test_a_server_without_free_memory_refuses_the_whole_update(prefix: str) -> None:
     with LocalRedis() as server:
         grants, state = Grants(), _state(server, prefix)
         grants.commit(1, state, {"a": 1})
@@ -786,7 +788,7 @@ def test_a_server_without_memory_refuses_the_whole_update(prefix: str) -> None:
         assert totals(state) == {"a": 2}
 
 
-def test_an_error_while_reading_the_rows_leaves_the_state_unchanged(redis: LocalRedis, prefix: str) -> None:
+def test_a_state_is_unchanged_if_reading_the_rows_fails(redis: LocalRedis, prefix: str) -> None:
     def broken() -> Iterator[dict[str, Any]]:
         yield from rows({"a": 1})
         raise RuntimeError("the file ends here")
@@ -797,7 +799,7 @@ def test_an_error_while_reading_the_rows_leaves_the_state_unchanged(redis: Local
     assert _everything(redis, prefix) == {}
 
 
-def test_a_commit_of_many_keys_takes_few_round_trips(redis: LocalRedis, prefix: str) -> None:
+def test_a_commit_of_many_keys_needs_few_round_trips(redis: LocalRedis, prefix: str) -> None:
     state, client = _state(redis, prefix), redis.client()
     client.config_resetstat()
     state.raise_and_write(Grants()(1), rows({f"key {number}": 1 for number in range(20_000)}))

@@ -51,7 +51,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         yield found
 
 
-def test_rejected_rows_of_an_application_are_json_with_their_reason(
+def test_an_application_stores_rejected_rows_as_json_with_their_reason(
     run: StageRun, aside: DeltaTable, either: SparkSession
 ) -> None:
     def main(spark: SparkSession, batch: Batch) -> None:
@@ -70,7 +70,7 @@ def test_rejected_rows_of_an_application_are_json_with_their_reason(
     ]
 
 
-def test_an_empty_reason_of_a_column_fails_the_application(run: StageRun, spark: SparkSession) -> None:
+def test_an_application_fails_if_its_reason_column_is_empty_for_a_row(run: StageRun, spark: SparkSession) -> None:
     def main(spark: SparkSession, batch: Batch) -> None:
         from pyspark.sql import functions as F
 
@@ -81,12 +81,12 @@ def test_an_empty_reason_of_a_column_fails_the_application(run: StageRun, spark:
 
 
 @pytest.mark.parametrize("reason", ["", " "])
-def test_an_empty_reason_text_is_refused_at_once(run: StageRun, spark: SparkSession, reason: str) -> None:
+def test_reject_raises_an_error_at_once_if_the_reason_is_empty(run: StageRun, spark: SparkSession, reason: str) -> None:
     with pytest.raises(StagingError, match="is empty"):
         applied(run, spark, lambda spark, batch: batch.reject(batch.read(), reason))
 
 
-def test_reject_is_refused_without_a_table_of_rejected_rows(run: StageRun, spark: SparkSession) -> None:
+def test_reject_raises_an_error_if_the_dag_has_no_table_of_rejected_rows(run: StageRun, spark: SparkSession) -> None:
     run.spec = type(run.spec)(**{**vars(run.spec), "rejected": None})
     with pytest.raises(StagingError, match="the transaction has no table for rejected rows"):
         applied(run, spark, lambda spark, batch: batch.reject(batch.read(), "odd"))

@@ -41,7 +41,7 @@ STATEMENTS: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", list(STATEMENTS))
-def test_the_statements_in_the_refusals_create_a_table_that_takes_rows(
+def test_the_statements_in_the_errors_create_a_table_that_accepts_the_rows(
     url: str, table: str, grants: Grants, case: str
 ) -> None:
     made, expected = STATEMENTS[case]
@@ -59,9 +59,7 @@ def test_the_statements_in_the_refusals_create_a_table_that_takes_rows(
     assert [row["a"] for row in state.read() if row["tx_txid"] == 1] == [7]
 
 
-def test_the_statement_in_the_refusal_renames_the_table_of_a_renamed_state(
-    url: str, table: str, grants: Grants
-) -> None:
+def test_the_statement_in_the_error_renames_the_table_of_a_renamed_state(url: str, table: str, grants: Grants) -> None:
     old, new = (SqlTable.from_url(url, table=f"{table} {name}") for name in ("it's 100%", "Two"))
     grants.commit_rows(1, old, [{"a": 7}])
     with pytest.raises(StateError, match="there is no table .* Two.*Move the values first: ALTER TABLE") as refused:
@@ -71,7 +69,7 @@ def test_the_statement_in_the_refusal_renames_the_table_of_a_renamed_state(
     assert [row["a"] for row in new.read()] == [7]
 
 
-def test_a_view_is_refused_and_its_base_table_takes_rows(url: str, table: str, grants: Grants) -> None:
+def test_a_view_is_refused_and_the_table_of_the_view_accepts_the_rows(url: str, table: str, grants: Grants) -> None:
     query(url, f"CREATE TABLE {table} (a BIGINT, tx_txid BIGINT)")
     query(url, INDEX.format(t=table))
     query(url, f"CREATE VIEW {table}_v AS SELECT * FROM {table}")
@@ -80,7 +78,9 @@ def test_a_view_is_refused_and_its_base_table_takes_rows(url: str, table: str, g
     grants.commit_rows(1, SqlTable.from_url(url, table=table), [{"a": 7}])
 
 
-def test_rows_with_a_generated_column_are_refused_and_accepted_without_it(url: str, table: str, grants: Grants) -> None:
+def test_rows_with_a_value_for_a_generated_column_are_refused_and_other_rows_are_accepted(
+    url: str, table: str, grants: Grants
+) -> None:
     generated = "d BIGINT GENERATED ALWAYS AS (a * 2) STORED"
     query(url, f"CREATE TABLE {table} (a BIGINT, {generated}, tx_txid BIGINT)")
     query(url, INDEX.format(t=table))
@@ -107,29 +107,29 @@ def numbered(url: str, table: str) -> SqlTable:
     return SqlTable.from_url(url, table=table)
 
 
-def test_none_is_refused_in_an_identity_column(numbered: SqlTable, grants: Grants) -> None:
+def test_a_null_value_for_an_identity_column_is_refused(numbered: SqlTable, grants: Grants) -> None:
     with pytest.raises(StateError, match="column a.*is NULL, and the column is NOT NULL"):
         grants.commit_rows(1, numbered, [{"a": 7, "b": 1}, {"a": None, "b": 2}])
     assert numbered.read() == []
 
 
-def test_an_identity_column_may_be_left_out(numbered: SqlTable, grants: Grants) -> None:
+def test_rows_may_leave_out_an_identity_column(numbered: SqlTable, grants: Grants) -> None:
     grants.commit_rows(1, numbered, [{"b": 1}, {"b": 2}])
     assert [(row["a"], row["b"]) for row in numbered.read()] == [(1, 1), (2, 2)]
 
 
-def test_an_identity_column_must_be_given_in_each_row_or_in_no_row(numbered: SqlTable, grants: Grants) -> None:
+def test_rows_are_refused_if_only_some_have_a_value_for_the_identity_column(numbered: SqlTable, grants: Grants) -> None:
     with pytest.raises(StateError, match="column a has a default, and some of the first 2 rows lack it"):
         grants.commit_rows(1, numbered, [{"a": 7, "b": 1}, {"b": 2}])
 
 
-def test_zero_is_kept_in_an_identity_column(numbered: SqlTable, grants: Grants) -> None:
+def test_the_value_zero_is_stored_unchanged_in_an_identity_column(numbered: SqlTable, grants: Grants) -> None:
     grants.commit_rows(1, numbered, [{"a": 5, "b": 1}, {"a": 0, "b": 2}])
     assert sorted(row["a"] for row in numbered.read()) == [0, 5]
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_a_sqlite_key_that_is_not_a_rowid_takes_null(url: str, table: str, grants: Grants) -> None:
+def test_a_sqlite_key_column_that_is_not_the_rowid_can_store_null(url: str, table: str, grants: Grants) -> None:
     query(url, f"CREATE TABLE {table} (a BIGINT PRIMARY KEY, tx_txid BIGINT)")
     query(url, INDEX.format(t=table))
     state = SqlTable.from_url(url, table=table)
@@ -139,7 +139,7 @@ def test_a_sqlite_key_that_is_not_a_rowid_takes_null(url: str, table: str, grant
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("name", ["orders", "it's 100%"])
-def test_a_table_with_row_level_security_takes_rows(url: str, table: str, grants: Grants, name: str) -> None:
+def test_a_table_with_row_level_security_accepts_rows(url: str, table: str, grants: Grants, name: str) -> None:
     place = f'"{table} {name}"'
     user = f"{table}_user"
     made = sa.engine.make_url(url).set(username=user, password="of the user")
@@ -171,7 +171,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_each_type_that_a_refusal_names_keeps_values(url: str, table: str, grants: Grants) -> None:
+def test_each_column_type_that_an_error_suggests_stores_values_unchanged(url: str, table: str, grants: Grants) -> None:
     query(url, f"CREATE TABLE {table}_r (a DECIMAL(10,2), tx_txid BIGINT)")
     query(url, INDEX.format(t=f"{table}_r"))
     with pytest.raises(StateDiffers, match="would change the values.*Declare it as one of: ") as refused:
@@ -188,7 +188,9 @@ def test_each_type_that_a_refusal_names_keeps_values(url: str, table: str, grant
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("kind", ["CLOB", "SMALLINT", "CHARACTER(20)", "NVARCHAR(9)", "UNSIGNED BIG INT"])
-def test_a_sqlite_type_that_changes_no_value_is_accepted(url: str, table: str, grants: Grants, kind: str) -> None:
+def test_a_sqlite_column_type_that_changes_no_value_is_accepted(
+    url: str, table: str, grants: Grants, kind: str
+) -> None:
     value = 7 if "INT" in kind else "x"
     query(url, f"CREATE TABLE {table} (a {kind}, tx_txid BIGINT)")
     query(url, INDEX.format(t=table))
@@ -199,7 +201,7 @@ def test_a_sqlite_type_that_changes_no_value_is_accepted(url: str, table: str, g
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("values", [[None], [np.float32(0.5)], [None, 1, np.float32(2.5)]])
-def test_a_column_of_the_type_named_in_the_refusal_takes_the_values(
+def test_a_column_of_the_type_that_the_error_suggests_accepts_the_values(
     url: str, table: str, grants: Grants, values: list[Any]
 ) -> None:
     given = [{"id": number, "a": value} for number, value in enumerate(values)]
@@ -214,7 +216,7 @@ UNKNOWN = [uuid.UUID(int=1), dt.time(1, 2), dt.timedelta(1), {"a"}, ("a",), sa.n
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("value", UNKNOWN, ids=lambda value: type(value).__name__)
-def test_a_value_without_a_column_type_is_refused_and_its_text_is_accepted(
+def test_a_value_without_a_matching_column_type_is_refused_and_is_accepted_as_text(
     url: str, table: str, grants: Grants, value: Any
 ) -> None:
     state = SqlTable.from_url(url, table=table)

@@ -149,7 +149,7 @@ KINDS_AND_STATES = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_state_restored_to_an_older_backup_is_refused_and_repaired(
+def test_a_state_restored_from_an_older_backup_is_refused_until_it_is_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases, kind: str
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a", kind), databases.state("b", kind)])
@@ -166,7 +166,7 @@ def test_a_state_restored_to_an_older_backup_is_refused_and_repaired(
     assert pipeline.totals() == [1 + 3 + 4, 1 + 2 + 3 + 4]
 
 
-def test_a_state_that_was_emptied_is_refused_and_repaired(
+def test_an_emptied_state_is_refused_until_it_is_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -180,7 +180,7 @@ def test_a_state_that_was_emptied_is_refused_and_repaired(
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_state_whose_table_was_dropped_is_refused_and_repaired(
+def test_a_state_whose_table_was_dropped_is_refused_until_it_is_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases, kind: str
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a", kind), databases.state("b", kind)])
@@ -195,7 +195,7 @@ def test_a_state_whose_table_was_dropped_is_refused_and_repaired(
     assert pipeline.totals() == [2 + 3, 1 + 2 + 3]
 
 
-def test_a_table_dropped_during_its_first_transaction_is_refused_and_repaired(
+def test_a_table_dropped_during_its_first_transaction_is_refused_until_it_is_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -209,7 +209,7 @@ def test_a_table_dropped_during_its_first_transaction_is_refused_and_repaired(
     assert pipeline.totals() == [1]
 
 
-def test_a_state_renamed_in_the_dag_is_refused_until_the_ledger_renames_it(
+def test_a_state_renamed_in_the_dag_is_refused_until_it_is_renamed_in_the_ledger(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
@@ -234,7 +234,7 @@ def test_a_state_renamed_in_the_dag_is_refused_until_the_ledger_renames_it(
         pipeline.ledger.run(rename_state, "a.sums", "b.totals", audit=AUDIT)
 
 
-def test_a_state_renamed_in_the_dag_never_starts_empty_unnoticed(
+def test_a_state_renamed_in_the_dag_is_refused_and_does_not_start_empty(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -253,7 +253,7 @@ def test_a_state_renamed_in_the_dag_never_starts_empty_unnoticed(
     assert pipeline.totals() == [2]
 
 
-def test_a_dag_may_add_a_state_and_later_remove_another(
+def test_a_dag_may_add_a_new_state_and_may_later_remove_another_state(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     one, two = databases.state("a"), databases.state("b")
@@ -266,7 +266,7 @@ def test_a_dag_may_add_a_state_and_later_remove_another(
     assert pipeline.totals() == [2 + 3]
 
 
-def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(
+def test_a_grant_from_before_the_repair_cannot_write_and_cannot_end_its_commit(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -283,7 +283,7 @@ def test_a_grant_from_before_the_repair_can_neither_write_nor_mark(
     assert pipeline.totals() == [2]
 
 
-def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(
+def test_a_repair_of_a_lost_state_is_refused_if_the_ledger_does_not_know_the_state(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -304,7 +304,7 @@ def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(
         "after the grant",
     ],
 )
-def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
+def test_a_zookeeper_restored_from_an_older_snapshot_is_refused_until_it_is_repaired(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -351,7 +351,7 @@ def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
 @pytest.mark.parametrize(
     "by_interval", [False, pytest.param(True, marks=pytest.mark.long)], ids=["by position", "by data interval"]
 )
-def test_zookeeper_set_back_by_exactly_one_transaction_is_refused_and_repaired(
+def test_a_zookeeper_that_lost_exactly_one_transaction_is_refused_until_it_is_repaired(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -392,7 +392,7 @@ def test_zookeeper_set_back_by_exactly_one_transaction_is_refused_and_repaired(
     assert pipeline.totals() == [1 + 2 + 3 + 4] * len(states)
 
 
-def test_a_run_that_began_after_the_loss_is_never_reported_as_committed(
+def test_a_run_that_began_after_the_snapshot_is_never_reported_as_committed(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -422,7 +422,7 @@ def test_a_run_that_began_after_the_loss_is_never_reported_as_committed(
     assert pipeline.totals() == [1 + 2 + 3 + 4 + 7 + 8]
 
 
-def test_rows_that_only_a_readmission_contains_are_kept(
+def test_a_rebuild_keeps_the_rows_of_a_readmission_that_has_not_committed(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")], by_interval=True)
@@ -463,7 +463,7 @@ def test_a_skip_that_the_ledger_lost_is_restored_from_the_states(
 
 
 @pytest.mark.lead
-def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(
+def test_a_grant_that_a_restored_ledger_does_not_know_cannot_write_after_the_repair(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -487,7 +487,7 @@ def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(
 
 
 @pytest.mark.lead
-def test_a_run_open_in_the_old_snapshot_begins_again_and_a_committed_run_stays_committed(
+def test_a_run_that_was_open_in_the_snapshot_begins_again_and_a_committed_run_stays_committed(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -527,7 +527,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_states(
     assert pipeline.totals() == [10, 10]
 
 
-def test_a_ledger_created_after_the_loss_is_refused_by_the_states_and_repaired(
+def test_a_new_ledger_is_refused_by_the_states_until_it_is_rebuilt_from_them(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
@@ -543,7 +543,7 @@ def test_a_ledger_created_after_the_loss_is_refused_by_the_states_and_repaired(
     assert pipeline.totals() == [3]
 
 
-def test_a_repair_does_not_take_states_of_another_topology(
+def test_a_rebuild_does_not_take_over_states_of_another_topology(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     owner = Pipeline(store, zookeeper_root, [databases.state("a")], topology="owner")
@@ -575,7 +575,7 @@ def test_a_repair_is_refused_while_an_unreadable_topology_may_own_the_states(
     assert pipeline.run("r2") == 2
 
 
-def test_a_ledger_with_committed_transactions_is_not_replaced(
+def test_a_ledger_with_committed_transactions_is_not_rebuilt_from_other_states(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
@@ -590,7 +590,7 @@ def test_a_ledger_with_committed_transactions_is_not_replaced(
 
 
 @pytest.mark.parametrize(("raised", "written"), [(1, 0), (2, 0), (2, 1)])
-def test_a_rebuild_reopens_a_transaction_that_died_between_two_states(
+def test_a_rebuild_reopens_a_transaction_that_was_killed_between_two_states(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases, raised: int, written: int
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
@@ -609,7 +609,7 @@ def test_a_rebuild_reopens_a_transaction_that_died_between_two_states(
     assert pipeline.totals() == [6, 6]
 
 
-def test_a_rebuild_works_if_the_first_transaction_died_between_two_states(
+def test_a_rebuild_works_if_the_first_transaction_was_killed_between_two_states(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
@@ -623,7 +623,7 @@ def test_a_rebuild_works_if_the_first_transaction_died_between_two_states(
     assert pipeline.totals() == [3, 3]
 
 
-def test_a_half_written_transaction_that_cannot_be_undone_is_refused(
+def test_a_rebuild_is_refused_if_a_partly_written_transaction_cannot_be_undone(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     states = [databases.state("a", "transactional"), databases.state("b", "transactional")]
@@ -639,7 +639,7 @@ def test_a_half_written_transaction_that_cannot_be_undone_is_refused(
 
 
 @pytest.mark.parametrize("written", [0, 1])
-def test_a_transaction_in_a_state_without_undo_is_reopened_only_if_the_state_does_not_hold_it(
+def test_a_rebuild_reopens_a_transaction_only_if_no_state_without_undo_holds_the_transaction(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases, written: int
 ) -> None:
     state = databases.state("a", "transactional")
@@ -665,7 +665,7 @@ def test_a_transaction_in_a_state_without_undo_is_reopened_only_if_the_state_doe
     assert pipeline.totals() == [1 + 2]
 
 
-def test_a_rebuild_from_inconsistent_states_is_refused(
+def test_a_rebuild_from_states_at_different_transactions_is_refused(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
@@ -687,7 +687,7 @@ def test_a_rebuild_from_inconsistent_states_is_refused(
 
 
 @pytest.mark.parametrize("batch", ["null", "", "[]", '{"rows":1}'])
-def test_a_fence_without_a_batch_is_not_used_as_the_beginning(batch: str) -> None:
+def test_a_fence_without_a_batch_is_not_used_for_a_rebuild(batch: str) -> None:
     fence = Fence("i", Token(1, 3, 1, 1, "n"), True, batch)
     with pytest.raises(UnreadableRecord, match=r"the fence of state 'a\.totals'"):
         HeldState.of("a.totals", undoable=True, fence=fence)
@@ -731,7 +731,7 @@ def test_a_task_from_before_a_reset_cannot_ack_even_if_record_versions_match(
         pipeline.complete(again)
 
 
-def test_an_interrupted_reset_keeps_the_topology_closed_and_reports_it(
+def test_an_interrupted_reset_keeps_the_topology_closed_and_reports_the_reset(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -748,7 +748,7 @@ def test_an_interrupted_reset_keeps_the_topology_closed_and_reports_it(
     assert pipeline.run("r1") == 1
 
 
-def test_a_reset_of_a_lost_ledger_creates_a_new_one(
+def test_a_reset_of_a_lost_ledger_creates_a_new_ledger(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
@@ -789,7 +789,7 @@ def test_a_topology_that_does_not_exist_cannot_be_repaired(store: ZooKeeperStore
         topology_view(store, pipeline.paths)
 
 
-def test_a_connection_to_an_older_ensemble_is_reported_and_the_right_ensemble_continues(
+def test_a_connection_to_an_older_ensemble_is_reported_and_the_right_ensemble_still_works(
     databases: Databases, tmp_path: Path
 ) -> None:
     copied = tmp_path / "copied"

@@ -86,7 +86,7 @@ def standing(store: ZooKeeperStore, zookeeper_root: str) -> Callable[..., Counte
     return make
 
 
-def test_a_transaction_with_one_task_needs_the_same_few_requests_at_any_txid(
+def test_a_transaction_with_one_task_needs_the_same_number_of_requests_at_any_txid(
     standing: Callable[..., Counted],
 ) -> None:
     small, large = standing(10), standing(10_000)
@@ -96,12 +96,12 @@ def test_a_transaction_with_one_task_needs_the_same_few_requests_at_any_txid(
     assert max(early) <= MOST, early
 
 
-def test_each_additional_task_adds_four_requests(standing: Callable[..., Counted]) -> None:
+def test_each_additional_task_adds_at_most_four_requests(standing: Callable[..., Counted]) -> None:
     one, five = standing(10), standing(10, tasks=5)
     assert five.transaction("10") - one.transaction("10") <= 4 * MOST_PER_TASK
 
 
-def test_live_records_do_not_grow_with_committed_transactions(
+def test_the_number_of_live_records_does_not_grow_with_committed_transactions(
     standing: Callable[..., Counted], store: ZooKeeperStore
 ) -> None:
     pipeline = standing(10_000)
@@ -126,7 +126,7 @@ MAPPED = 150
 """Instances of a mapped task: more than a waiting committer reads the acks of."""
 
 
-def test_a_transaction_that_waits_behind_many_mapped_tasks_does_not_read_their_acks(
+def test_a_waiting_transaction_does_not_read_the_acks_of_an_earlier_transaction(
     standing: Callable[..., Counted],
 ) -> None:
     pipeline = standing(10, tasks=0)
@@ -149,7 +149,7 @@ def test_showing_a_transaction_reads_each_ack_once(standing: Callable[..., Count
     assert pipeline.sent - before <= MAPPED + 10
 
 
-def test_missing_acks_of_many_tasks_are_summarized(standing: Callable[..., Counted]) -> None:
+def test_the_message_about_missing_acks_of_many_tasks_lists_only_some_of_them(standing: Callable[..., Counted]) -> None:
     pipeline = standing(10, tasks=0)
     begun = pipeline.begin("10")
     pipeline.map(begun, MAPPED, acks=False)

@@ -155,7 +155,7 @@ def test_a_day_can_be_restated_many_times(days: Days) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_restatement_killed_anywhere_is_exact_after_a_replay_in_another_order(
+def test_a_restatement_killed_at_any_step_is_exact_after_a_replay_in_another_order(
     days: Days, points: Failpoints, point: str
 ) -> None:
     days.want("day 1")
@@ -170,7 +170,7 @@ def test_a_restatement_killed_anywhere_is_exact_after_a_replay_in_another_order(
     days.check()
 
 
-def test_a_restatement_killed_after_its_mark_is_not_counted_again(days: Days, points: Failpoints) -> None:
+def test_a_restatement_killed_after_the_end_of_its_commit_is_not_counted_again(days: Days, points: Failpoints) -> None:
     days.want("day 1")
     run = days.begin("day 1", words(5, "abxyz"))
     points.arm("commit.after_mark", "raise", txid=run.begun.txid)
@@ -196,7 +196,7 @@ def test_a_late_committer_of_an_older_attempt_is_refused(days: Days, points: Fai
     days.check()
 
 
-def test_an_opaque_state_takes_the_rows_of_a_replayed_restatement(days: Days, points: Failpoints) -> None:
+def test_a_replay_of_a_restatement_may_write_other_rows_to_an_opaque_state(days: Days, points: Failpoints) -> None:
     if days.states[0].kind.value != "opaque":
         return
     days.want("day 1")

@@ -135,7 +135,7 @@ class TestDatabases(RollForwardTests):
 @pytest.mark.parametrize("died", [False, True])
 @pytest.mark.parametrize("kind", ["largest", "transactional"])
 @pytest.mark.parametrize("server", ["postgres", pytest.param("mariadb", marks=pytest.mark.lead)])
-def test_values_restored_without_their_fence_are_refused_until_accepted(
+def test_values_restored_without_their_fence_are_refused_until_a_person_accepts_them(
     make: Any, request: pytest.FixtureRequest, server: str, kind: str, died: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = request.getfixturevalue(server)
@@ -155,7 +155,9 @@ def test_values_restored_without_their_fence_are_refused_until_accepted(
     goes_on_once_accepted(run, place)
 
 
-def test_lost_redis_keys_are_refused_after_a_roll_forward_until_accepted(make: Any, redis: LocalRedis) -> None:
+def test_lost_redis_keys_are_refused_after_a_roll_forward_until_a_person_accepts_them(
+    make: Any, redis: LocalRedis
+) -> None:
     place = InRedis(redis)
     run = torn(make, place)
     before = place.beside()

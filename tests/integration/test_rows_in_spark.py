@@ -173,7 +173,7 @@ def written(folder: str) -> RowsDigest:
 
 @KNOWN
 @pytest.mark.parametrize("job", ALL, ids=lambda job: job.__name__)
-def test_all_rows_that_flow_into_an_output_are_counted_once(
+def test_all_rows_that_an_output_was_computed_from_are_counted_once(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
     found = observed(any_spark, parquet, job, tmp_path / "out", known=known)
@@ -181,14 +181,16 @@ def test_all_rows_that_flow_into_an_output_are_counted_once(
     assert found.found == written(parquet)
 
 
-def test_rows_that_a_query_checks_are_counted_exactly(any_spark: SparkSession, parquet: str, tmp_path: Path) -> None:
+def test_rows_that_a_query_only_validates_are_counted_exactly(
+    any_spark: SparkSession, parquet: str, tmp_path: Path
+) -> None:
     found = observed(any_spark, parquet, checked, tmp_path / "out")
     assert found is not None
     assert not found.at_least
 
 
 @KNOWN
-def test_rows_of_a_batch_of_known_size_are_not_numbered(
+def test_spark_does_not_number_the_rows_of_a_batch_with_a_known_size(
     any_spark: SparkSession, parquet: str, capsys: pytest.CaptureFixture[str], known: bool
 ) -> None:
     RowsObserver().reading(any_spark.read.parquet(parquet), rows=ROWS if known else None).explain()
@@ -198,7 +200,7 @@ def test_rows_of_a_batch_of_known_size_are_not_numbered(
 
 @KNOWN
 @pytest.mark.parametrize("job", NOTHING_SAID, ids=lambda job: job.__name__)
-def test_the_observer_reports_no_count_for_rows_that_flow_to_two_places_or_nowhere(
+def test_the_observer_reports_no_count_for_rows_used_in_two_outputs_or_in_none(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
     assert observed(any_spark, parquet, job, tmp_path / "out", known=known) is None
@@ -206,7 +208,7 @@ def test_the_observer_reports_no_count_for_rows_that_flow_to_two_places_or_nowhe
 
 @KNOWN
 @pytest.mark.parametrize("job", NO_PROOF, ids=lambda job: job.__name__)
-def test_rows_that_spark_may_read_twice_or_not_at_all_cause_no_error(
+def test_rows_that_spark_may_read_twice_or_not_at_all_do_not_cause_an_error(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
     found = observed(any_spark, parquet, job, tmp_path / "out", known=known)
@@ -215,7 +217,7 @@ def test_rows_that_spark_may_read_twice_or_not_at_all_cause_no_error(
 
 @pytest.mark.long
 @pytest.mark.parametrize("job", [*ALL, *NOTHING_SAID, *NO_PROOF])
-def test_the_observer_names_outputs_that_spark_has_not_counted_exactly(
+def test_the_observer_lists_outputs_whose_rows_spark_has_not_counted_exactly(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Callable[[DataFrame, Emit], object]
 ) -> None:
     observer = RowsObserver()
@@ -233,7 +235,7 @@ def test_the_observer_names_outputs_that_spark_has_not_counted_exactly(
         assert list(said.values()) == ["one output contains the rows of two reads of the batch"]
 
 
-def test_an_output_of_two_readings_is_unproven_and_two_outputs_of_one_reading_are_proven(
+def test_an_output_of_two_reads_is_unproven_and_two_outputs_of_one_read_are_proven(
     any_spark: SparkSession, parquet: str, tmp_path: Path
 ) -> None:
     observer = RowsObserver()
@@ -248,7 +250,7 @@ def test_an_output_of_two_readings_is_unproven_and_two_outputs_of_one_reading_ar
         observer.close()
 
 
-def test_rows_that_a_sql_text_reads_twice_on_a_server_are_unproven(
+def test_an_output_is_unproven_if_its_sql_query_reads_the_batch_twice_on_a_server(
     spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path
 ) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
@@ -272,7 +274,7 @@ def test_an_aggregate_over_a_limit_is_proven_to_miss_rows(
     assert found.proves_against(written(parquet))
 
 
-def test_a_limit_below_the_batch_size_reports_that_the_batch_has_more_rows(
+def test_a_limit_below_the_size_of_the_batch_is_reported_as_a_partial_read(
     any_spark: SparkSession, parquet: str, tmp_path: Path
 ) -> None:
     found = observed(any_spark, parquet, lambda df, emit: emit(df.limit(10)), tmp_path / "out", known=True)
@@ -294,13 +296,15 @@ NOT_AGGREGATED = {
 
 
 @pytest.mark.parametrize("job", AGGREGATED.values(), ids=AGGREGATED)
-def test_a_limit_of_several_sums_is_proven(any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any) -> None:
+def test_a_limit_of_several_groups_of_an_aggregate_is_proven_to_read_all_rows(
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any
+) -> None:
     found = observed(any_spark, parquet, lambda df, emit: emit(job(df)), tmp_path / "out", known=True)
     assert found == RowsRead(written(parquet))
 
 
 @pytest.mark.parametrize("job", NOT_AGGREGATED.values(), ids=NOT_AGGREGATED)
-def test_a_limit_of_groups_or_rows_on_a_server_is_unproven(
+def test_a_limit_of_one_group_or_of_input_rows_is_unproven_on_a_spark_server(
     spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path, job: Any
 ) -> None:
     with session(spark_connect.url, tag="rows", server="test") as spark:
@@ -316,7 +320,7 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("limit", REPEATED, ids=["alone", "beside a limit"])
-def test_a_repeated_stage_is_not_proven(
+def test_an_output_is_not_proven_if_spark_has_repeated_a_stage(
     spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path, limit: int | None
 ) -> None:
     """The files of the shuffles are lost once, while the last stage reads them."""
@@ -344,7 +348,7 @@ def test_a_repeated_stage_is_not_proven(
 @pytest.mark.parametrize(
     "jobs", [ALL, pytest.param([*NOTHING_SAID, *NO_PROOF], marks=pytest.mark.long)], ids=["counted", "not counted"]
 )
-def test_rows_fetched_from_a_server_are_counted_like_rows_that_it_writes(
+def test_rows_that_a_server_returns_are_counted_like_rows_that_a_server_writes(
     spark_connect: LocalSparkConnect, parquet: str, jobs: Sequence[Callable[[DataFrame, Emit], object]]
 ) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
@@ -364,9 +368,7 @@ def test_rows_fetched_from_a_server_are_counted_like_rows_that_it_writes(
                 assert found is None or not found.proves_against(written(parquet)), job.__name__
 
 
-def test_rows_that_a_source_returns_twice_are_counted_twice(
-    any_spark: SparkSession, parquet: str, tmp_path: Path
-) -> None:
+def test_rows_that_a_source_returns_twice_count_twice(any_spark: SparkSession, parquet: str, tmp_path: Path) -> None:
     observer, once = RowsObserver(), any_spark.read.parquet(parquet)
     observer.write(observer.reading(once.union(once)), f"file://{tmp_path / 'out'}")
     (found,) = observer.read()
@@ -374,7 +376,9 @@ def test_rows_that_a_source_returns_twice_are_counted_twice(
     assert found == RowsRead(written(parquet) + written(parquet))
 
 
-def test_a_spark_timestamp_is_an_instant_for_a_state_with_time_zones(any_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_spark_timestamp_is_written_as_a_point_in_time_to_a_state_with_time_zones(
+    any_spark: SparkSession, tmp_path: Path
+) -> None:
     texts = [
         "0001-01-01 00:00:00.000001",
         "1500-02-03 04:05:06.000007",
@@ -437,7 +441,7 @@ A_ROW = st.tuples(*(st.none() | each for each in VALUES.values()))
 @pytest.mark.lead
 @settings(max_examples=15)
 @given(rows=st.lists(A_ROW, max_size=12))
-def test_the_digest_of_a_file_equals_the_digest_of_the_rows_that_spark_wrote(
+def test_the_row_digest_of_a_written_file_equals_the_digest_that_spark_computed(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
 ) -> None:
     folder, observer = tmp_path_factory.mktemp("rows"), RowsObserver()

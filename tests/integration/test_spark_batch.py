@@ -86,7 +86,7 @@ def ordered(area: StagingArea, where: TryDir, name: str) -> list[dict[str, Any]]
 
 
 @pytest.mark.long
-def test_an_application_run_by_spark_submit_leaves_complete_output(area: StagingArea, tmp_path: Path) -> None:
+def test_an_application_run_by_spark_submit_writes_its_complete_output(area: StagingArea, tmp_path: Path) -> None:
     descriptor = batch_of(area, tmp_path)
     submit = [
         str(Path(sys.executable).with_name("spark-submit")),
@@ -165,7 +165,9 @@ def test_a_reader_in_a_driver_gets_its_connection_and_a_jdbc_error_is_one_line(
     assert not any(password in each for each in written)
 
 
-def test_an_application_runs_in_an_existing_session(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
+def test_an_application_can_run_in_an_existing_spark_session(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
     descriptor = batch_of(area, tmp_path, options={"nullValue": "NA"})
     refs = load_app(FLIGHT_COUNTS).run(spark, Batch(descriptor, spark))
     assert {name: ref.rows for name, ref in refs.items()} == {"counts": 3, "overall": 1}
@@ -174,7 +176,7 @@ def test_an_application_runs_in_an_existing_session(area: StagingArea, tmp_path:
     assert read_manifest(dir_of(area, descriptor)).code == file_digest(Path(FLIGHT_COUNTS).read_bytes())
 
 
-def test_a_small_output_is_fetched_by_the_driver_and_equals_the_output_that_spark_writes(
+def test_a_small_output_fetched_by_the_driver_equals_the_output_that_spark_would_write(
     area: StagingArea, tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
     @batch_app
@@ -200,13 +202,13 @@ def test_a_small_output_is_fetched_by_the_driver_and_equals_the_output_that_spar
     assert (large.rows, large.content, large.row_digest) == (after.rows, "", after.row_digest)
 
 
-def test_the_code_digest_of_an_application_without_a_file_is_unknown() -> None:
+def test_an_application_that_was_not_loaded_from_a_file_has_no_code_digest() -> None:
     names: dict[str, Any] = {}
     exec("def main(spark, batch): ...", names)
     assert batch_app(names["main"]).code == ""
 
 
-def test_an_application_sees_its_transaction_and_its_arguments(
+def test_an_application_can_read_its_transaction_and_its_arguments(
     area: StagingArea, tmp_path: Path, spark: SparkSession
 ) -> None:
     seen: list[Any] = []
@@ -221,7 +223,9 @@ def test_an_application_sees_its_transaction_and_its_arguments(
     assert refs["all"].rows == 0
 
 
-def test_wildcards_and_blanks_in_file_names_are_literal(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
+def test_wildcards_and_spaces_in_file_names_are_read_literally(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
     descriptor = batch_of(area, tmp_path, name="a [1]*{x}%20.csv")
     (tmp_path / "in" / "a 1x.csv").write_text(FLIGHTS)
     assert Batch(descriptor, spark).read().count() == 5
@@ -245,7 +249,7 @@ def test_a_row_that_does_not_fit_the_schema_fails_the_batch(
         Batch(swapped, spark).read().collect()
 
 
-def test_a_failing_application_says_why_and_leaves_no_manifest(
+def test_a_failing_application_reports_the_reason_and_writes_no_manifest(
     area: StagingArea, tmp_path: Path, spark: SparkSession
 ) -> None:
     @batch_app
@@ -283,7 +287,7 @@ def test_a_driver_restarted_by_the_cluster_completes_its_output_once(
     assert len(list(read_output(area, refs["counts"]))) == 5
 
 
-def test_a_batch_that_the_application_fails_is_recorded_as_failed_on_purpose(
+def test_a_batch_that_the_application_fails_on_purpose_is_recorded_as_such(
     area: StagingArea, tmp_path: Path, spark: SparkSession
 ) -> None:
     @batch_app
@@ -296,7 +300,7 @@ def test_a_batch_that_the_application_fails_is_recorded_as_failed_on_purpose(
     assert read_failure(dir_of(area, descriptor)) == Failure("FailedBatch", "the file of May is not complete", True)
 
 
-def test_an_application_that_emits_nothing_or_a_name_twice_is_refused(
+def test_an_application_that_emits_no_output_or_one_name_twice_is_refused(
     area: StagingArea, tmp_path: Path, spark: SparkSession
 ) -> None:
     @batch_app
@@ -315,7 +319,7 @@ def test_an_application_that_emits_nothing_or_a_name_twice_is_refused(
         twice.run(spark, Batch(descriptor, spark))
 
 
-def test_the_manifest_of_an_application_names_the_number_of_emitted_messages(
+def test_the_manifest_of_an_application_contains_the_number_of_emitted_messages(
     area: StagingArea, tmp_path: Path, spark: SparkSession, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @batch_app
@@ -348,7 +352,7 @@ def test_the_manifest_of_an_application_names_the_number_of_emitted_messages(
         main.run(spark, Batch(replace(later, ackers=None), spark))
 
 
-def test_a_file_that_changed_is_refused_before_a_job_runs(
+def test_a_file_that_changed_since_the_batch_was_decided_is_refused_before_a_job_runs(
     area: StagingArea, tmp_path: Path, spark: SparkSession
 ) -> None:
     descriptor = batch_of(area, tmp_path)
@@ -358,7 +362,7 @@ def test_a_file_that_changed_is_refused_before_a_job_runs(
 
 
 @pytest.mark.parametrize("read_first", [True, False], ids=["after it was read", "before it is read"])
-def test_a_file_replaced_before_its_application_ends_leaves_no_manifest(
+def test_an_output_has_no_manifest_if_a_file_is_replaced_before_the_application_ends(
     area: StagingArea, tmp_path: Path, spark: SparkSession, *, read_first: bool
 ) -> None:
     descriptor = batch_of(area, tmp_path)
@@ -378,7 +382,7 @@ def test_a_file_replaced_before_its_application_ends_leaves_no_manifest(
         read_manifest(dir_of(area, descriptor))
 
 
-def test_a_script_without_an_application_is_refused(tmp_path: Path) -> None:
+def test_a_script_that_defines_no_application_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("x = 1\n")
     with pytest.raises(ConfigError, match=r"It has 0 batch apps. Decorate exactly one"):

@@ -74,7 +74,7 @@ def counts(topology: Topology, ti: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.lead
 @pytest.mark.worth("one application in both ways, committed")
-def test_one_application_gives_the_same_output_under_spark_submit_and_on_a_server(flights: Topology) -> None:
+def test_an_application_writes_the_same_output_with_spark_submit_and_on_a_connect_server(flights: Topology) -> None:
     state = MemoryState("totals", keys=["carrier", "origin"], values={"flights": Count(), "dep_delay": Sum()})
     app = "spark_apps/flight_counts.py"
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.ui.enabled": "false"}
@@ -91,7 +91,7 @@ def test_one_application_gives_the_same_output_under_spark_submit_and_on_a_serve
     assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
 
 
-def test_a_failed_application_reports_the_reason_and_acks_no_output(flights: Topology) -> None:
+def test_a_failed_application_reports_the_reason_and_its_task_acks_no_output(flights: Topology) -> None:
     flights.dag.fileloc = str(flights.folder / "dag.py")
     run = flights.begin("r1")
     with pytest.raises(AirflowFailException, match="May is not complete"):
@@ -107,7 +107,7 @@ def test_a_failed_application_reports_the_reason_and_acks_no_output(flights: Top
 @pytest.mark.parametrize(
     "operator", [SparkConnectBatchOperator, pytest.param(SparkBatchOperator, marks=pytest.mark.long)]
 )
-def test_a_file_replaced_while_a_job_reads_it_fails_the_task_without_an_ack(
+def test_a_task_fails_without_an_ack_if_a_file_is_replaced_while_a_job_reads_it(
     flights: Topology, operator: type[SparkConnectBatchOperator | SparkBatchOperator]
 ) -> None:
     flights.dag.fileloc = str(flights.folder / "dag.py")
@@ -139,7 +139,7 @@ def test_a_staging_folder_on_the_disk_of_another_host_is_refused(
         run.execute(SparkConnectBatchOperator(task_id="count", application="app.py"))
 
 
-def test_a_session_ends_with_its_block_and_an_unreachable_server_is_named(
+def test_a_session_is_closed_after_its_block_and_the_error_names_an_unreachable_server(
     spark_connect: LocalSparkConnect, flights: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (

@@ -122,7 +122,7 @@ def connection_of(url: str) -> str:
 @pytest.mark.parametrize(
     "store", ["postgres", *(pytest.param(store, marks=pytest.mark.long) for store in ("redis", "sqlite"))]
 )
-def test_look_up_adds_typed_value_columns_and_null_for_missing_keys(
+def test_a_look_up_adds_value_columns_with_their_types_and_null_for_missing_keys(
     batch: Any, store: str, postgres: LocalPostgres, redis: LocalRedis, prefix: str, tmp_path: Path
 ) -> None:
     state: Any
@@ -147,7 +147,7 @@ def test_look_up_adds_typed_value_columns_and_null_for_missing_keys(
 
 
 @pytest.mark.long
-def test_no_password_is_in_a_plan_or_a_log(
+def test_no_password_appears_in_a_query_plan_or_a_log(
     batch: Any,
     postgres: LocalPostgres,
     redis: LocalRedis,
@@ -211,7 +211,7 @@ class QueryPlaces:
 
 @pytest.mark.long
 @pytest.mark.parametrize("static", [False, True])
-def test_a_user_defined_query_and_state_are_called_once_for_each_batch_of_a_partition(
+def test_a_user_defined_query_runs_once_for_each_arrow_batch_of_a_partition(
     batch: Any, tmp_path: Path, static: bool
 ) -> None:
     factory: Any = PlacesFactory(str(tmp_path / "calls"))
@@ -233,7 +233,9 @@ class UpdatePlaces:
 
 @pytest.mark.lead
 @pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.long), 3])
-def test_look_up_accepts_an_update_and_asks_its_state(batch: Any, tmp_path: Path, partitions: int) -> None:
+def test_a_look_up_accepts_an_update_and_queries_the_state_of_the_update(
+    batch: Any, tmp_path: Path, partitions: int
+) -> None:
     output: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
     factory = PlacesFactory(str(tmp_path / "calls"))
     writers: Any = {"partitions": partitions, "partition_by": ["id"]}
@@ -245,7 +247,7 @@ def test_look_up_accepts_an_update_and_asks_its_state(batch: Any, tmp_path: Path
 
 
 @pytest.mark.long
-def test_look_up_asks_maps_and_static_states_by_their_keys(
+def test_a_look_up_queries_maps_and_static_states_by_key(
     batch: Any, redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query: Any = MapGet(keys=["carrier"], values=["n"])
@@ -280,7 +282,7 @@ MEMORY = MemoryState("here", keys=["carrier"], values={"flights": Count()})
         ({"state": MEMORY}, r"\(state\) = 'MemoryState'.*Executors cannot read.*use state_query in a @task"),
     ],
 )
-def test_an_invalid_look_up_is_a_one_line_error_before_any_job_runs(
+def test_an_invalid_look_up_fails_with_one_line_before_any_job_runs(
     batch: Any, how: dict[str, Any], told: str, redis: LocalRedis, prefix: str
 ) -> None:
     from pyspark.sql.functions import lit
@@ -319,7 +321,7 @@ carriers = SqlState("tx_state", table="carriers", keys=["carrier"], values={"fli
 @pytest.mark.parametrize(
     "operator", [pytest.param(SparkBatchOperator, marks=pytest.mark.long), SparkConnectBatchOperator]
 )
-def test_an_application_looks_up_values_with_the_connection_of_its_task(
+def test_an_application_can_look_up_values_with_the_connection_of_its_task(
     operator: Any,
     postgres: LocalPostgres,
     spark_connect: LocalSparkConnect,

@@ -85,7 +85,7 @@ def expected(*batches: list[dict[str, Any]]) -> dict[str, tuple[int, list[int]]]
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", ["postgres", "redis"])
-def test_executors_reduce_rows_of_a_key_in_order_and_stage_new_values_for_an_application(
+def test_executors_reduce_the_rows_of_each_key_in_order_and_stage_the_new_values(
     store: str, request: pytest.FixtureRequest, spark_connect: LocalSparkConnect, tmp_path: Path
 ) -> None:
     topology = Topology(Numbers(), tmp_path, str(tmp_path / "dag.py"))

@@ -276,7 +276,7 @@ def reads(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Read
 
 @pytest.mark.long
 @pytest.mark.parametrize(("setting", "formats"), SETTINGS.items(), ids=lambda each: str(each[0]))
-def test_a_setting_changes_no_row_or_is_refused(
+def test_a_spark_setting_changes_no_row_or_is_refused(
     spark: SparkSession, reads: Reads, setting: tuple[str, str], formats: tuple[str, ...]
 ) -> None:
     name, value = setting
@@ -300,7 +300,7 @@ def test_a_setting_changes_no_row_or_is_refused(
     assert changed == {}
 
 
-def test_truncated_files_are_refused_although_the_cluster_ignores_corrupt_files(
+def test_truncated_files_are_refused_even_if_the_cluster_is_set_to_ignore_corrupt_files(
     spark: SparkSession, reads: Reads
 ) -> None:
     with given(spark, "spark.sql.files.ignoreCorruptFiles", "true"):
@@ -312,7 +312,7 @@ def test_truncated_files_are_refused_although_the_cluster_ignores_corrupt_files(
         }
 
 
-def test_a_setting_that_no_option_overrides_is_refused(spark: SparkSession, reads: Reads) -> None:
+def test_a_setting_that_no_read_option_can_override_is_refused(spark: SparkSession, reads: Reads) -> None:
     name = "spark.sql.parquet.binaryAsString"
     with given(spark, name, "true"), pytest.raises(ConfigError, match=rf"{name} = 'true' .* Set it to false"):
         reads.found("parquet")
@@ -328,7 +328,7 @@ def test_complete_files_are_read_and_truncated_files_are_refused(reads: Reads) -
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 12])
 @pytest.mark.parametrize(("suffix", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])
-def test_a_compressed_file_that_lacks_its_last_bytes_is_refused(
+def test_a_compressed_file_whose_last_bytes_are_missing_is_refused(
     spark: SparkSession, tmp_path: Path, suffix: str, compress: Any, cut: int
 ) -> None:
     (tmp_path / f"a.txt.{suffix}").write_bytes(compress(b"one\ntwo\n" * 100)[:-cut])
@@ -352,13 +352,13 @@ def test_a_bz2_file_that_was_cut_between_two_blocks_is_refused(spark: SparkSessi
 
 
 @pytest.mark.parametrize("mode", ["datetimeRebaseModeInWrite"])
-def test_a_setting_that_changes_what_spark_writes_is_refused(spark: SparkSession, mode: str) -> None:
+def test_a_setting_that_changes_the_values_that_spark_writes_is_refused(spark: SparkSession, mode: str) -> None:
     name = f"spark.sql.parquet.{mode}"
     with given(spark, name, "LEGACY"), pytest.raises(ConfigError, match=rf"{name} = 'LEGACY' .* Set it to CORRECTED"):
         check_settings(spark)
 
 
-def test_a_setting_of_a_connect_session_is_refused(spark_connect: LocalSparkConnect) -> None:
+def test_a_setting_of_a_spark_connect_session_is_checked_and_refused(spark_connect: LocalSparkConnect) -> None:
     with session(spark_connect.url, tag="settings", server="here") as spark:
         spark.conf.set("spark.sql.parquet.binaryAsString", "true")
         with pytest.raises(ConfigError, match=r"spark\.sql\.parquet\.binaryAsString = 'true' .* Set it to false"):
@@ -393,26 +393,26 @@ def in_memory(spark: SparkSession, schema: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("name", GUESSED)
-def test_a_setting_that_changes_the_types_of_python_rows_is_refused(spark: SparkSession, name: str) -> None:
+def test_a_setting_that_changes_the_inferred_types_of_python_rows_is_refused(spark: SparkSession, name: str) -> None:
     with given(spark, name, GUESSED[name]), pytest.raises(ConfigError, match=rf"{name} = .* Set it to"):
         in_memory(spark)
 
 
 @pytest.mark.parametrize("name", OF_PYTHON)
-def test_any_other_setting_does_not_change_rows_of_python(spark: SparkSession, name: str) -> None:
+def test_no_other_setting_changes_the_rows_that_python_passes_to_spark(spark: SparkSession, name: str) -> None:
     before = in_memory(spark)
     with given(spark, name, OF_PYTHON[name]):
         assert in_memory(spark) == before
 
 
 @pytest.mark.parametrize("name", list(GUESSED)[1:])
-def test_a_declared_schema_is_independent_of_settings_that_guess_types(spark: SparkSession, name: str) -> None:
+def test_settings_for_type_inference_do_not_affect_a_declared_schema(spark: SparkSession, name: str) -> None:
     schema = "a BIGINT, m STRUCT<x: BIGINT, y: BIGINT>, l ARRAY<BIGINT>"
     before = in_memory(spark, schema)
     with given(spark, name, GUESSED[name]):
         assert in_memory(spark, schema) == before
 
 
-def test_a_setting_that_changes_the_time_of_messages_is_refused(spark: SparkSession) -> None:
+def test_a_setting_that_changes_the_type_of_message_times_is_refused(spark: SparkSession) -> None:
     with given(spark, "spark.sql.timestampType", "TIMESTAMP_NTZ"), pytest.raises(ConfigError, match="timestampType"):
         BatchStaging.current().stage(spark, pa.table({"n": [1]}).to_reader())

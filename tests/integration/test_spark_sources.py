@@ -54,7 +54,7 @@ def rows_without_spark(source: Source, metadata: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("folder", ["in", "a b{c}"])
-def test_spark_reads_the_same_rows_as_python_from_object_storage(
+def test_spark_and_python_read_the_same_rows_from_object_storage(
     spark: SparkSession, tmp_path: Path, folder: str
 ) -> None:
     (tmp_path / folder).mkdir()
@@ -68,7 +68,7 @@ def test_spark_reads_the_same_rows_as_python_from_object_storage(
     assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
 
 
-def test_spark_reads_the_same_rows_as_python_from_an_upstream_table(
+def test_spark_and_python_read_the_same_rows_from_an_upstream_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = DeltaTable(tmp_path / "orders")
@@ -87,7 +87,7 @@ def test_spark_reads_the_same_rows_as_python_from_an_upstream_table(
         rows_of(source, batch.metadata, spark)
 
 
-def test_inferred_types_stay_the_same_in_every_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_inferred_column_types_stay_the_same_in_every_batch(spark: SparkSession, tmp_path: Path) -> None:
     columns = "n,half,day,at,yes,word"
     (tmp_path / "1.csv").write_text(f"{columns}\n7,0.5,2013-01-02,2013-01-02 10:11:12,true,a\n")
     (tmp_path / "2.csv").write_text(f"{columns}\n8,1,2013-01-03,2013-01-03T00:00:00,FALSE,9\n,,,2013-01-04,,\n")
@@ -131,7 +131,7 @@ def _batches(source: Source, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("schema", [None, "line STRING"])
-def test_spark_reads_the_same_lines_of_text_as_python(spark: SparkSession, tmp_path: Path, schema: str | None) -> None:
+def test_spark_and_python_read_the_same_lines_of_text(spark: SparkSession, tmp_path: Path, schema: str | None) -> None:
     (tmp_path / "a.log").write_bytes('\ufeffone\n\n\ttwo, "three" \r\nfour\rfive\nä'.encode())
     source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
     batch = source.decide(ATTEMPT, None)
@@ -142,7 +142,7 @@ def test_spark_reads_the_same_lines_of_text_as_python(spark: SparkSession, tmp_p
 
 
 @pytest.mark.parametrize("schema", [None, "word STRING, n INT"])
-def test_spark_reads_the_same_rows_as_python_from_memory(spark: SparkSession, schema: str | None) -> None:
+def test_spark_and_python_read_the_same_rows_from_memory(spark: SparkSession, schema: str | None) -> None:
     words = {"0": [{"word": "cat", "n": 1}, {"word": "dog", "n": 2}], "1": [{"word": "man", "n": 3}]}
     source = MemorySource(words, per_batch=2, schema=schema)
     batch = source.decide(ATTEMPT, None)
@@ -245,7 +245,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("folder", NAMED)
-def test_a_file_column_that_differs_from_the_value_in_its_folder_name_is_refused(
+def test_a_column_that_differs_from_the_value_in_the_folder_name_is_refused(
     spark: SparkSession, tmp_path: Path, folder: str
 ) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -284,7 +284,7 @@ def test_a_file_column_that_differs_from_the_value_in_its_folder_name_is_refused
         ("ST_GeogFromWKB(X'0101000000000000000000F03F0000000000000040')", "GEOGRAPHY"),
     ],
 )
-def test_a_parquet_column_that_only_one_reader_supports_is_refused_by_both(
+def test_a_parquet_column_that_python_or_spark_does_not_support_is_refused_by_both(
     spark: SparkSession, tmp_path: Path, value: str, kind: str
 ) -> None:
     spark.sql(f"SELECT 1 AS id, {value} AS v").coalesce(1).write.parquet(str(tmp_path / "in"))
@@ -295,7 +295,7 @@ def test_a_parquet_column_that_only_one_reader_supports_is_refused_by_both(
             source.emit_batch(ATTEMPT, batch.metadata, reading)
 
 
-def test_a_parquet_column_of_half_floats_is_refused(tmp_path: Path) -> None:
+def test_a_parquet_column_of_the_type_half_float_is_refused(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

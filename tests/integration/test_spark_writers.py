@@ -137,7 +137,7 @@ def expected(postgres: LocalPostgres, tmp_path: Path) -> list[Any]:
 
 
 @pytest.mark.long
-def test_executors_of_a_submitted_driver_write_like_the_worker_and_hide_the_password(
+def test_executors_of_spark_submit_write_the_same_values_as_the_worker_and_hide_the_password(
     postgres: LocalPostgres,
     numbers: Topology,
     expected: list[Any],
@@ -182,7 +182,7 @@ def test_executors_of_a_submitted_driver_write_like_the_worker_and_hide_the_pass
 
 @pytest.mark.lead
 @pytest.mark.worth("executors of Spark Connect write, and one dies")
-def test_executors_of_a_server_write_the_same_values_although_a_writer_dies(
+def test_executors_of_a_connect_server_write_the_same_values_although_a_writer_is_killed(
     postgres: LocalPostgres,
     numbers: Topology,
     expected: list[Any],
@@ -248,7 +248,7 @@ def test_a_duplicate_key_is_refused_with_the_message_of_the_state(
 
 
 @pytest.mark.long
-def test_rows_that_executors_read_differently_than_emitted_are_refused(
+def test_a_commit_is_refused_if_executors_read_other_rows_than_the_task_emitted(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -269,7 +269,7 @@ def test_rows_that_executors_read_differently_than_emitted_are_refused(
 
 
 @pytest.mark.long
-def test_a_transactional_state_has_the_same_digest_for_worker_and_spark_writers(
+def test_the_worker_and_spark_writers_compute_the_same_digest_for_a_transactional_state(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -311,7 +311,7 @@ write.write_update(update, grant, rows, dag_file="", log=logging.getLogger())
 
 
 @pytest.mark.lead
-def test_writers_of_a_killed_commit_are_refused_after_a_later_grant(
+def test_writers_of_a_killed_commit_are_refused_after_a_later_grant_has_written(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, failpoints: Failpoints
 ) -> None:
     import pickle
@@ -364,7 +364,7 @@ def _refusals(spark_connect: LocalSparkConnect) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
+def test_a_driver_ends_when_the_task_that_submitted_it_ends(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom airflow_tx.spark.writers import sealed_pipe\n"
         f"with sealed_pipe({str(tmp_path / 'pipe')!r}, b'x' * 60000):\n    print('ready', flush=True)\n"
@@ -384,7 +384,7 @@ def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_spark_writers_are_refused_for_sqlite(numbers: Topology, tmp_path: Path) -> None:
+def test_spark_writers_are_refused_for_a_sqlite_database(numbers: Topology, tmp_path: Path) -> None:
     state = state_of(f"sqlite:///{tmp_path / 'state.db'}")
     run = numbers.begin("r1")
     run.emit(table())
@@ -424,7 +424,7 @@ print(peak)
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", ["worker, SQLite", "worker, PostgreSQL", "spark-submit", "Spark Connect"])
-def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
+def test_the_memory_of_a_writer_stays_constant_while_it_writes_a_million_keys(
     path: str, postgres: LocalPostgres, tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
     from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt

@@ -162,7 +162,7 @@ def long_after_the_id_was_drawn(connected: Connection, chance: random.Random) ->
 
 
 @pytest.mark.parametrize("write", [in_one_statement, long_after_the_id_was_drawn])
-def test_every_committed_row_is_in_exactly_one_batch_although_writers_commit_out_of_order(
+def test_every_row_is_in_exactly_one_batch_although_writers_commit_out_of_order(
     shop: Shop, write: Callable[[Connection, random.Random], list[int]]
 ) -> None:
     source = SqlSource("shop", "orders")  # without a limit, so that each batch ends among the rows of now
@@ -190,7 +190,7 @@ def test_every_committed_row_is_in_exactly_one_batch_although_writers_commit_out
     assert batches > 2
 
 
-def test_rows_ordered_by_transaction_start_time_are_each_in_exactly_one_batch(shop: Shop) -> None:
+def test_rows_ordered_by_the_start_time_of_their_transaction_are_each_in_exactly_one_batch(shop: Shop) -> None:
     shop.run("CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL DEFAULT now())")
     shop.run("CREATE INDEX ON seen (at, id)")
     source = SqlSource("shop", "seen", order_by=["at", "id"], settle=0, patience=0.3)
@@ -214,7 +214,7 @@ def test_a_row_ordered_by_time_is_taken_after_the_settle_time(shop: Shop) -> Non
 # --- who is waited for ---------------------------------------------------------------------------------------------
 
 
-def test_the_log_says_which_transaction_holds_a_batch_back(
+def test_the_log_names_the_open_transaction_that_delays_a_batch(
     shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SqlSource("shop", "orders", patience=0.2)
@@ -233,7 +233,7 @@ def test_the_log_says_which_transaction_holds_a_batch_back(
         assert batch.count == 2
 
 
-def test_open_transactions_that_draw_no_id_do_not_delay_a_batch(shop: Shop) -> None:
+def test_open_transactions_that_use_no_id_of_the_table_do_not_delay_a_batch(shop: Shop) -> None:
     source = SqlSource("shop", "orders", patience=0)
     shop.run("INSERT INTO orders (amount) VALUES (1)")
     other = "UPDATE orders SET amount = 2"
@@ -241,7 +241,7 @@ def test_open_transactions_that_draw_no_id_do_not_delay_a_batch(shop: Shop) -> N
         assert rest(source) == [1]
 
 
-def test_rows_whose_id_comes_from_no_sequence_wait_for_all_open_transactions(shop: Shop) -> None:
+def test_rows_with_ids_that_come_from_no_sequence_wait_for_all_open_transactions(shop: Shop) -> None:
     shop.run("CREATE TABLE given (id BIGINT PRIMARY KEY)")
     source = SqlSource("shop", "given", patience=0)
     with shop.transaction("SELECT 1") as early:
@@ -251,7 +251,7 @@ def test_rows_whose_id_comes_from_no_sequence_wait_for_all_open_transactions(sho
     assert rest(source) == [1, 2]
 
 
-def test_a_read_only_user_waits_for_open_transactions_of_other_users(shop: Shop) -> None:
+def test_a_source_with_a_read_only_user_waits_for_open_transactions_of_other_users(shop: Shop) -> None:
     role = f"reader_{shop.database}"
     shop.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'", f"GRANT SELECT ON orders TO {role}")
     shop.connect(login=role, password="secret")
@@ -262,7 +262,7 @@ def test_a_read_only_user_waits_for_open_transactions_of_other_users(shop: Shop)
     assert rest(source) == [1, 2]
 
 
-def test_rows_beyond_the_sequence_wait_until_the_sequence_has_passed_them(
+def test_rows_with_an_id_beyond_the_sequence_wait_until_the_sequence_passes_their_ids(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     insert = "INSERT INTO orders (amount) VALUES (1)"
@@ -279,7 +279,7 @@ def test_rows_beyond_the_sequence_wait_until_the_sequence_has_passed_them(
 # --- rows that come or go behind the back of the source --------------------------------------------------------------
 
 
-def test_a_late_row_stops_the_source_until_it_is_accepted_as_lost(shop: Shop) -> None:
+def test_a_late_row_stops_the_source_until_a_person_accepts_it_as_lost(shop: Shop) -> None:
     for _ in range(4):
         shop.run("INSERT INTO orders (amount) VALUES (1)")
     shop.run("DELETE FROM orders WHERE id = 2")
@@ -295,7 +295,7 @@ def test_a_late_row_stops_the_source_until_it_is_accepted_as_lost(shop: Shop) ->
     assert rest(source, loss.resume_at) == [5]
 
 
-def test_rows_may_be_deleted_after_they_were_taken(shop: Shop) -> None:
+def test_rows_may_be_deleted_after_a_batch_has_taken_them(shop: Shop) -> None:
     shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 4)")
     source = SqlSource("shop", "orders")
     batch = source.initialize_transaction(1, None)
@@ -309,7 +309,7 @@ def test_rows_may_be_deleted_after_they_were_taken(shop: Shop) -> None:
     assert "1 row(s) of table orders came too late" in refusal(lambda: rest(source, following.position))
 
 
-def test_a_truncated_table_is_read_from_its_start_after_the_loss_is_accepted(shop: Shop) -> None:
+def test_a_truncated_table_is_read_from_its_start_after_a_person_accepts_the_loss(shop: Shop) -> None:
     shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 4)")
     source = SqlSource("shop", "orders")
     batch = source.initialize_transaction(1, None)
@@ -326,7 +326,7 @@ def test_a_truncated_table_is_read_from_its_start_after_the_loss_is_accepted(sho
     assert again.position != batch.position  # else the loss would be found at this place, too
 
 
-def test_a_truncated_table_that_has_grown_past_its_old_rows_is_noticed(shop: Shop) -> None:
+def test_the_source_notices_a_truncated_table_that_has_more_rows_than_before(shop: Shop) -> None:
     fill = "INSERT INTO orders (amount) SELECT mod(n, 2) FROM generate_series({}) n"
     shop.run(fill.format("1, 4"))
     source = SqlSource("shop", "orders")
@@ -345,7 +345,7 @@ def test_a_truncated_table_that_has_grown_past_its_old_rows_is_noticed(shop: Sho
     assert rest(source, loss.resume_at) == [1, 2, 3, 4, 5, 6]
 
 
-def test_rows_that_changed_their_position_are_noticed_when_the_batch_is_read(shop: Shop) -> None:
+def test_rows_that_moved_in_the_order_are_noticed_when_the_batch_is_read(shop: Shop) -> None:
     shop.run("CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMP NOT NULL)")
     shop.run("INSERT INTO seen (at) SELECT timestamp '2026-01-01' + n * interval '1 s' FROM generate_series(1, 3) n")
     source = SqlSource("shop", "seen", order_by=["at", "id"], kind="opaque")
@@ -386,7 +386,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("statement", "arguments", "told"), BAD, ids=[told[:40] for *_, told in BAD])
-def test_an_unsuitable_table_is_refused_with_the_reason(
+def test_a_table_that_the_source_cannot_read_safely_is_refused_with_the_reason(
     shop: Shop, statement: str, arguments: dict[str, Any], told: str
 ) -> None:
     shop.run(*filter(None, statement.split("; ")))
@@ -394,7 +394,7 @@ def test_an_unsuitable_table_is_refused_with_the_reason(
     assert told in refusal(lambda: source.initialize_transaction(1, None))
 
 
-def test_an_invalid_unique_index_does_not_count_as_unique(shop: Shop) -> None:
+def test_an_invalid_unique_index_is_not_accepted_as_unique(shop: Shop) -> None:
     shop.run("CREATE TABLE twice (id BIGINT NOT NULL)", "INSERT INTO twice VALUES (1), (2), (2)")
     with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connected:
         with pytest.raises(sa.exc.IntegrityError):
@@ -408,7 +408,7 @@ def test_an_invalid_unique_index_does_not_count_as_unique(shop: Shop) -> None:
     assert rest(source) == [1, 2]
 
 
-def test_ids_of_partitions_and_deferred_constraints_count_as_unique(shop: Shop) -> None:
+def test_unique_ids_of_partitioned_tables_and_deferred_constraints_are_accepted(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE parted (id BIGINT PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE parted_1 PARTITION OF parted DEFAULT",
@@ -434,7 +434,7 @@ def test_a_value_that_python_cannot_represent_is_refused_only_if_its_column_is_r
 
 
 @pytest.mark.parametrize("at", ["-infinity", "0044-03-15 BC"])
-def test_a_time_that_has_no_place_in_the_order_is_a_one_line_error(shop: Shop, at: str) -> None:
+def test_a_time_that_python_cannot_order_causes_a_one_line_error(shop: Shop, at: str) -> None:
     shop.run(
         "CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL)", f"INSERT INTO seen (at) VALUES ('{at}')"
     )
@@ -442,7 +442,7 @@ def test_a_time_that_has_no_place_in_the_order_is_a_one_line_error(shop: Shop, a
     assert f"table seen has a row whose at is '{at.split()[0]}" in told
 
 
-def test_rows_ordered_by_time_and_uuid_are_continued_from_their_position(shop: Shop) -> None:
+def test_a_batch_of_rows_ordered_by_time_and_uuid_continues_at_the_position(shop: Shop) -> None:
     shop.run("CREATE TABLE seen (id UUID PRIMARY KEY, at TIMESTAMPTZ NOT NULL)")
     number = "00000000-0000-0000-0000-00000000000"
     shop.run(*(f"INSERT INTO seen VALUES ('{number}{each}', '2026-01-01')" for each in (1, 2, 3)))
@@ -466,7 +466,7 @@ def guest(shop: Shop) -> Iterator[str]:
     shop.run(f"DROP ROLE {role}")
 
 
-def test_settings_of_a_role_do_not_change_the_values_that_are_read(shop: Shop, guest: str) -> None:
+def test_settings_of_a_database_role_do_not_change_the_values_that_are_read(shop: Shop, guest: str) -> None:
     shop.run(
         "ALTER TABLE orders ADD f FLOAT, ADD r REAL, ADD l INTEGER[], ADD b BYTEA, ADD at TIMESTAMPTZ, ADD day DATE, "
         "ADD i INTERVAL, ADD t TEXT, ADD x TSTZRANGE",
@@ -485,7 +485,7 @@ def test_settings_of_a_role_do_not_change_the_values_that_are_read(shop: Shop, g
     assert row["at"].utcoffset() == timedelta()
 
 
-def test_a_time_without_zone_is_settled_by_the_clock_in_the_time_zone_of_the_role(shop: Shop, guest: str) -> None:
+def test_the_settle_time_of_a_time_without_zone_uses_the_time_zone_of_the_role(shop: Shop, guest: str) -> None:
     shop.run(
         "CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMP NOT NULL)",
         "INSERT INTO seen (at) VALUES (now() AT TIME ZONE 'Asia/Kathmandu' - interval '1 hour'),"
@@ -494,7 +494,7 @@ def test_a_time_without_zone_is_settled_by_the_clock_in_the_time_zone_of_the_rol
     assert rest(SqlSource("shop", "seen", order_by=["at", "id"])) == [1]
 
 
-def test_a_wrong_password_is_not_shown(shop: Shop) -> None:
+def test_a_wrong_password_is_not_shown_in_the_error(shop: Shop) -> None:
     shop.connect(password="wr0ng/@:one")
     told = refusal(lambda: SqlSource("shop", "orders").initialize_transaction(1, None))
     assert "the database of connection shop cannot be reached" in told
@@ -511,7 +511,7 @@ def test_a_position_of_another_source_is_refused(shop: Shop) -> None:
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_has_as_many_rows_as_its_limits_allow_and_names_the_reason(shop: Shop) -> None:
+def test_a_batch_has_as_many_rows_as_its_limits_allow_and_its_reason_names_the_limit(shop: Shop) -> None:
     shop.run("INSERT INTO orders (amount) SELECT 1 FROM generate_series(1, 900)")
     shop.run("ALTER TABLE orders ADD note TEXT", "UPDATE orders SET note = repeat('x', 96)")
     asked: list[tuple[dict[str, Any], str]] = [
@@ -552,7 +552,7 @@ def test_shards_share_a_limit_and_an_unreachable_shard_keeps_its_position(shop: 
 # --- a server that ends ----------------------------------------------------------------------------------------------
 
 
-def test_batches_survive_a_restart_of_the_server_and_wait_for_a_prepared_transaction(
+def test_batches_are_the_same_after_a_server_restart_and_wait_for_prepared_transactions(
     shop: Shop, postgres: LocalPostgres
 ) -> None:
     with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connected:

@@ -59,7 +59,7 @@ def rest(source: SqlSource, position: Any = None) -> list[int]:
     return found
 
 
-def test_every_committed_row_is_in_exactly_one_batch_although_writers_commit_out_of_order(engine: sa.Engine) -> None:
+def test_every_row_is_in_exactly_one_batch_although_writers_commit_out_of_order(engine: sa.Engine) -> None:
     source = SqlSource("shop", "orders")
     assert source.initialize_transaction(1, None) is None  # all is imported
     lock, enough, committed = threading.Lock(), threading.Event(), list[int]()
@@ -109,7 +109,7 @@ def test_every_committed_row_is_in_exactly_one_batch_although_writers_commit_out
     assert batches > 1
 
 
-def test_other_writers_are_not_blocked_while_a_transaction_delays_a_batch(
+def test_writers_are_not_blocked_while_an_open_transaction_delays_a_batch(
     engine: sa.Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(engine, INSERT)
@@ -139,7 +139,7 @@ def test_other_writers_are_not_blocked_while_a_transaction_delays_a_batch(
         ("auto_increment_increment = 2", "auto_increment_increment is 2: several servers hand out ids"),
     ],
 )
-def test_a_server_with_settings_that_hide_writers_is_refused(engine: sa.Engine, setting: str, told: str) -> None:
+def test_a_server_whose_settings_hide_open_transactions_is_refused(engine: sa.Engine, setting: str, told: str) -> None:
     run(engine, INSERT)
     name = setting.split()[0]
     try:
@@ -150,7 +150,7 @@ def test_a_server_with_settings_that_hide_writers_is_refused(engine: sa.Engine, 
         run(engine, f"SET GLOBAL {name} = DEFAULT")
 
 
-def test_a_table_that_was_truncated_stops_the_source(engine: sa.Engine) -> None:
+def test_a_truncated_table_stops_the_source(engine: sa.Engine) -> None:
     run(engine, INSERT, INSERT)
     source = SqlSource("shop", "orders")
     batch = source.initialize_transaction(1, None)
@@ -163,7 +163,7 @@ def test_a_table_that_was_truncated_stops_the_source(engine: sa.Engine) -> None:
     assert "at" not in str(batch.position)
 
 
-def test_a_truncated_table_that_has_grown_past_its_old_rows_stops_the_source(engine: sa.Engine) -> None:
+def test_a_truncated_table_that_has_more_rows_than_before_stops_the_source(engine: sa.Engine) -> None:
     run(engine, "INSERT INTO orders (amount) VALUES (1), (2)")
     source = SqlSource("shop", "orders")
     batch = source.initialize_transaction(1, None)
@@ -175,7 +175,7 @@ def test_a_truncated_table_that_has_grown_past_its_old_rows_stops_the_source(eng
         source.initialize_transaction(2, batch.position)
 
 
-def test_a_source_ordered_by_another_column_than_auto_increment_reports_no_truncation(engine: sa.Engine) -> None:
+def test_a_source_ordered_by_a_column_without_auto_increment_reports_no_truncation(engine: sa.Engine) -> None:
     run(engine, "ALTER TABLE orders ADD seq BIGINT NOT NULL UNIQUE", "INSERT INTO orders (seq) VALUES (100), (200)")
     source = SqlSource("shop", "orders", order_by="seq")
     batch = source.initialize_transaction(1, None)
@@ -188,7 +188,7 @@ def test_a_source_ordered_by_another_column_than_auto_increment_reports_no_trunc
         run(engine, "SET GLOBAL auto_increment_increment = DEFAULT")
 
 
-def test_times_are_settled_by_the_clock_of_the_server(engine: sa.Engine) -> None:
+def test_the_settle_time_uses_the_clock_of_the_database_server(engine: sa.Engine) -> None:
     for kind in ("DATETIME(6)", "TIMESTAMP(6)"):
         table = f"seen_{kind[0]}"
         run(
@@ -200,7 +200,7 @@ def test_times_are_settled_by_the_clock_of_the_server(engine: sa.Engine) -> None
         assert rest(source) == [1, 2]
 
 
-def test_a_column_without_exact_values_is_refused_with_the_list_of_readable_columns(engine: sa.Engine) -> None:
+def test_a_column_whose_exact_values_cannot_be_read_is_refused_with_the_readable_columns(engine: sa.Engine) -> None:
     run(engine, "ALTER TABLE orders ADD place POINT", INSERT)
     with pytest.raises(SourceError) as refused:
         rest(SqlSource("shop", "orders"))
@@ -212,7 +212,7 @@ def test_a_column_without_exact_values_is_refused_with_the_list_of_readable_colu
     assert rest(SqlSource("shop", "orders", columns=["id", "amount"])) == [1]
 
 
-def test_a_float_is_the_number_that_the_database_adds_up(engine: sa.Engine) -> None:
+def test_a_float_is_read_as_the_number_that_the_database_uses_in_sums(engine: sa.Engine) -> None:
     run(engine, "ALTER TABLE orders ADD v FLOAT", "INSERT INTO orders (v) VALUES (12345.678), (1234567.8), (16777217)")
     source = SqlSource("shop", "orders")
     batch = source.initialize_transaction(1, None)

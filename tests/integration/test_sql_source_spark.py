@@ -85,7 +85,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return connect(server, server.new_database(), monkeypatch)
 
 
-def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(spark: SparkSession, engine: sa.Engine) -> None:
+def test_spark_reads_exactly_the_rows_of_each_batch_and_reads_them_in_ranges(
+    spark: SparkSession, engine: sa.Engine
+) -> None:
     fill(engine, 50)
     options: dict[str, Any] = {"order_by": ["at", "na me%"], "max_rows_per_batch": 21, "rows_per_read": 5}
     source = SqlSource("shop", "Orders %", **options)
@@ -106,7 +108,7 @@ def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(spark: SparkSessio
     assert {row["n"]: row["price"] for row in found}[5] == Decimal("1.25")
 
 
-def test_the_reader_of_the_page_reads_a_day_in_hourly_parts(
+def test_the_reader_on_the_page_reads_a_day_in_hourly_parts(
     spark: SparkSession, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = connect(postgres, postgres.new_database(), monkeypatch)
@@ -126,7 +128,7 @@ def test_the_reader_of_the_page_reads_a_day_in_hourly_parts(
 
 
 @pytest.mark.long
-def test_times_of_mariadb_are_the_same_in_every_time_zone_of_the_jvm(
+def test_times_from_mariadb_do_not_depend_on_the_time_zone_of_the_jvm(
     spark: SparkSession, mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zones: Any = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
@@ -171,7 +173,7 @@ def taken(source: SqlSource | PartitionedSqlSource) -> Batch:
     return batch
 
 
-def test_rows_deleted_while_spark_reads_them_are_found_missing_after_the_job(
+def test_rows_deleted_while_spark_reads_them_are_reported_as_missing_after_the_job(
     spark: SparkSession, orders: sa.Engine
 ) -> None:
     source = SqlSource("shop", "orders", columns=["amount"], rows_per_read=6)
@@ -189,7 +191,7 @@ def test_rows_deleted_while_spark_reads_them_are_found_missing_after_the_job(
     source.close()
 
 
-def test_sessions_of_spark_do_not_delay_a_batch(spark: SparkSession, orders: sa.Engine) -> None:
+def test_open_sessions_of_spark_do_not_delay_a_batch(spark: SparkSession, orders: sa.Engine) -> None:
     with orders.begin() as connected:
         connected.exec_driver_sql("CREATE TABLE given (id INTEGER PRIMARY KEY)")
         connected.exec_driver_sql("INSERT INTO given SELECT n FROM generate_series(1, 4) n")
@@ -201,7 +203,7 @@ def test_sessions_of_spark_do_not_delay_a_batch(spark: SparkSession, orders: sa.
 
 
 @pytest.mark.lead
-def test_the_tables_of_a_partitioned_source_are_read_as_one_frame(spark: SparkSession, orders: sa.Engine) -> None:
+def test_the_tables_of_a_partitioned_source_are_read_as_one_data_frame(spark: SparkSession, orders: sa.Engine) -> None:
     with orders.begin() as connected:
         connected.exec_driver_sql("CREATE TABLE more (id BIGSERIAL PRIMARY KEY, amount INTEGER)")
         connected.exec_driver_sql("INSERT INTO more (amount) VALUES (100)")
@@ -212,7 +214,7 @@ def test_the_tables_of_a_partitioned_source_are_read_as_one_frame(spark: SparkSe
 
 
 @pytest.mark.long
-def test_a_database_that_spark_cannot_reach_is_a_one_line_error_without_the_password(
+def test_a_database_that_spark_cannot_reach_causes_a_one_line_error_without_the_password(
     spark: SparkSession, orders: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SqlSource("shop", "orders")

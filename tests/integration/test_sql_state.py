@@ -39,7 +39,7 @@ from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgr
 UTC = dt.timezone.utc
 
 
-def test_the_values_of_a_state_can_be_read_with_plain_sql(url: str, table: str) -> None:
+def test_the_values_of_a_state_can_be_read_with_ordinary_sql(url: str, table: str) -> None:
     grants = Grants()
     values: dict[str, CombinerAggregator] = {"flights": Count(), "dep_delay": Sum()}
     state = SqlState.from_url(url, table=table, keys=["carrier", "origin"], values=values)
@@ -73,7 +73,7 @@ KEYS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("declared", [True, False])
-def test_keys_of_every_type_are_matched_by_later_updates(url: str, table: str, kind: str, declared: bool) -> None:
+def test_later_updates_find_the_stored_keys_of_every_type(url: str, table: str, kind: str, declared: bool) -> None:
     grants = Grants()
     for txid in (1, 2):  # another process each: the second one takes the types of the table
         types = {"key": kind} if declared else {}
@@ -84,7 +84,7 @@ def test_keys_of_every_type_are_matched_by_later_updates(url: str, table: str, k
     assert sorted((row["key"], row["n"]) for row in state.read()) == sorted((key, 2) for key in KEYS[kind])
 
 
-def test_sums_of_decimals_are_exact(url: str, table: str) -> None:
+def test_decimal_sums_are_exact(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Sum("numeric")})
     for txid, delta in enumerate([Decimal("0.1"), Decimal("0.2"), None, Decimal(10**30), 5], 1):
         grant = grants(txid)
@@ -93,7 +93,7 @@ def test_sums_of_decimals_are_exact(url: str, table: str) -> None:
     assert state.read() == [{"n": Decimal(f"{10**30 + 5}.3")}]
 
 
-def test_floats_are_added_as_floats(url: str, table: str) -> None:
+def test_float_sums_are_added_as_floats(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Sum("double")})
     for txid, delta in enumerate([0.1, 0.2, None, 3], 1):
         grant = grants(txid)
@@ -104,7 +104,7 @@ def test_floats_are_added_as_floats(url: str, table: str) -> None:
         state.raise_and_write(grants(5), [{"n": float("nan")}])
 
 
-def test_a_sum_that_does_not_fit_is_refused_and_nothing_is_written(url: str, table: str) -> None:
+def test_a_sum_that_is_too_large_is_refused_and_no_value_is_written(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 2**63 - 1, "b": 1})
     with pytest.raises(StateError, match="No row of this update was written"):
@@ -145,7 +145,9 @@ def test_statements_for_sqlite_use_unnumbered_parameters(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("column", _TOO_LARGE)
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_sqlite_names_the_column_whose_sum_cannot_be_stored(tmp_path: Path, kind: str, column: str) -> None:
+def test_the_error_about_a_sum_that_sqlite_cannot_store_names_the_column(
+    tmp_path: Path, kind: str, column: str
+) -> None:
     stored, delta, problem, remedy = _TOO_LARGE[column]
     values: dict[str, CombinerAggregator] = {"m": Count(), "n": Sum(column)}
     state = SqlState.from_url(f"sqlite:///{tmp_path}/db", table="t", keys=["key"], values=values, kind=kind)
@@ -177,7 +179,7 @@ def test_a_float_sum_that_is_already_infinite_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_two_chunks_of_a_state_without_keys_are_refused(url: str, table: str, kind: str) -> None:
+def test_a_state_without_key_columns_accepts_only_one_chunk(url: str, table: str, kind: str) -> None:
     state, grant = SqlState.from_url(url, table=table, keys=[], values={"n": Sum()}, kind=kind), Grants()(1)
     state.raise_fence(grant)
     state.write(grant, [{"n": 1}], chunk=1, complete=False)
@@ -187,7 +189,7 @@ def test_two_chunks_of_a_state_without_keys_are_refused(url: str, table: str, ki
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_state_without_keys_has_one_row(url: str, table: str, kind: str) -> None:
+def test_a_state_without_key_columns_has_only_one_row(url: str, table: str, kind: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Count(), "s": Sum()}, kind=kind)
     assert state.read() == []
     for attempt in (1, 2):
@@ -200,7 +202,7 @@ def test_a_state_without_keys_has_one_row(url: str, table: str, kind: str) -> No
         state.raise_and_write(grants(2), [{"n": 4, "s": 1}] * 2)
 
 
-def test_a_table_with_other_columns_is_refused_with_the_columns_that_differ(url: str, table: str) -> None:
+def test_a_table_with_other_columns_is_refused_and_the_error_lists_the_differences(url: str, table: str) -> None:
     grants = Grants()
     SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}).raise_and_write(grants(1), rows({"a": 1}))
     others = [
@@ -275,7 +277,7 @@ def test_a_table_whose_collation_treats_different_keys_as_equal_is_refused(
     assert query(url, f"SELECT key, n FROM {table} WHERE n > 1") == []
 
 
-def test_a_key_of_another_type_than_the_table_has_is_refused(url: str, table: str) -> None:
+def test_a_key_whose_type_differs_from_the_key_column_is_refused(url: str, table: str) -> None:
     grants = Grants()
     SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}).raise_and_write(grants(1), rows({"a": 1}))
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
@@ -283,7 +285,7 @@ def test_a_key_of_another_type_than_the_table_has_is_refused(url: str, table: st
         state.raise_and_write(grants(1, 2), [{"key": 1, "n": 1}])
 
 
-def test_a_stored_value_of_a_later_transaction_is_never_overwritten(url: str, table: str) -> None:
+def test_a_value_that_a_later_transaction_has_stored_is_never_overwritten(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(5, state, {"a": 1})
     query(url, f"UPDATE {table} SET tx_txid = 9")
@@ -292,7 +294,7 @@ def test_a_stored_value_of_a_later_transaction_is_never_overwritten(url: str, ta
     assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_clear_deletes_the_fence_and_the_values_of_this_state_only(url: str, table: str) -> None:
+def test_clearing_a_state_deletes_only_its_own_fence_and_values(url: str, table: str) -> None:
     grants = Grants()
     states = [SqlState.from_url(url, table=f"{table}{i}", keys=["key"], values={"n": Sum()}) for i in range(2)]
     states[0].clear()
@@ -306,7 +308,7 @@ def test_clear_deletes_the_fence_and_the_values_of_this_state_only(url: str, tab
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_dropped_table_whose_fence_remains_is_refused_until_its_loss_is_accepted(
+def test_a_dropped_table_with_an_existing_fence_is_refused_until_a_person_accepts_the_loss(
     url: str, table: str, kind: str
 ) -> None:
     def made() -> SqlState:
@@ -330,7 +332,7 @@ def test_a_dropped_table_whose_fence_remains_is_refused_until_its_loss_is_accept
         made().raise_fence(grants(3))
 
 
-def test_a_long_lived_state_notices_that_its_table_has_other_columns(url: str, table: str) -> None:
+def test_an_open_state_notices_that_the_columns_of_its_table_have_changed(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
     query(url, f"ALTER TABLE {table} RENAME COLUMN n TO m")
@@ -350,7 +352,7 @@ def test_a_text_too_long_for_its_column_is_refused(url: str, table: str, name: s
     assert state.read() == [{"key": "a", "note": "b"}]
 
 
-def test_a_renamed_table_keeps_its_fence(url: str, table: str) -> None:
+def test_a_state_keeps_its_fence_after_its_table_was_renamed(url: str, table: str) -> None:
     old, new = (
         SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}) for name in (table, f"{table}_new")
     )
@@ -379,7 +381,7 @@ def test_a_fence_of_a_newer_format_is_refused(url: str, table: str) -> None:
         state.raise_and_write(grants(1, 2), rows({"a": 1}))
 
 
-def test_table_and_column_names_are_quoted(url: str) -> None:
+def test_names_of_tables_and_columns_are_quoted_in_statements(url: str) -> None:
     name = f'Odd "table" {uuid.uuid4().hex[:6]}'
     grants = Grants()
     values: dict[str, CombinerAggregator] = {"Sum of; n": Sum(), "select": Count()}
@@ -391,7 +393,7 @@ def test_table_and_column_names_are_quoted(url: str) -> None:
     assert state.read() == [{"group": "%s", "the key": ":x", "Sum of; n": 2, "select": 4}]
 
 
-def test_a_schema_has_its_own_fence(postgres: LocalPostgres) -> None:
+def test_each_database_schema_has_its_own_fence_table(postgres: LocalPostgres) -> None:
     schema, grants = f"s{uuid.uuid4().hex[:8]}", Grants()
     query(postgres.url(), f"CREATE SCHEMA {schema}")
     state = SqlState.from_url(postgres.url(), table=f"{schema}.totals", keys=["key"], values={"n": Sum()})
@@ -410,7 +412,7 @@ def _spellings(url: str, table: str) -> list[str]:
     return [table, f"public.{table}" if url.startswith("postgres") else f"{DATABASE}.{table}"]
 
 
-def test_all_spellings_of_a_table_name_share_one_fence(url: str, table: str) -> None:
+def test_all_spellings_of_the_same_table_name_use_one_fence(url: str, table: str) -> None:
     states = [
         SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}, label="one")
         for name in _spellings(url, table)
@@ -426,14 +428,14 @@ def test_all_spellings_of_a_table_name_share_one_fence(url: str, table: str) -> 
             state.raise_fence(Grants()(len(states) + 1))
 
 
-def test_names_that_differ_in_non_ascii_case_are_two_tables(tmp_path: Path) -> None:
+def test_two_names_that_differ_only_in_the_case_of_a_non_ascii_letter_are_two_tables(tmp_path: Path) -> None:
     for name in ("ä", "Ä"):
         state = SqlState.from_url(f"sqlite:///{tmp_path}/db", table=name, keys=["key"], values={"n": Sum()})
         Grants().commit(1, state, {"a": 1})
         assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_the_fence_is_in_the_schema_of_the_table_that_the_search_path_finds(postgres: LocalPostgres) -> None:
+def test_the_fence_is_stored_in_the_schema_in_which_the_search_path_finds_the_table(postgres: LocalPostgres) -> None:
     name = postgres.new_database()
     url, grants = postgres.url(name), Grants()
     plain = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum()})
@@ -475,7 +477,7 @@ def test_two_updates_of_one_table_in_one_transaction_are_refused_before_any_writ
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_part_that_the_database_lost_is_noticed_when_the_grant_is_completed(
+def test_a_part_of_an_update_that_the_database_lost_is_noticed_at_the_end_of_the_grant(
     url: str, table: str, grants: Grants, kind: str
 ) -> None:
     made = partial(SqlState.from_url, url, table=table, keys=["key"], values={"n": Sum()}, kind=kind)
@@ -508,7 +510,7 @@ def _define(monkeypatch: pytest.MonkeyPatch, conn_id: str, **fields: Any) -> Non
     monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
 
 
-def test_an_airflow_connection_to_postgres_is_used(
+def test_a_state_can_use_an_airflow_connection_to_postgres(
     postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     login = {
@@ -530,7 +532,7 @@ def test_an_airflow_connection_to_postgres_is_used(
 
 
 @pytest.mark.parametrize("how", ["host", "path", "double slash", "extra"])
-def test_an_airflow_connection_to_sqlite_is_used(
+def test_a_state_can_use_an_airflow_connection_to_sqlite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, how: str
 ) -> None:
     path = tmp_path / "state.db"
@@ -545,7 +547,9 @@ def test_an_airflow_connection_to_sqlite_is_used(
     assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_an_invalid_connection_is_named(monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+def test_the_error_about_an_invalid_connection_names_the_connection(
+    monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
     _define(monkeypatch, "tx_web", conn_type="http", host="example")
     _define(monkeypatch, "tx_nowhere", conn_type="sqlite")
     for conn_id, message in {"tx_web": "sqlite, postgres or mysql", "tx_nowhere": "path of a file"}.items():
@@ -553,7 +557,7 @@ def test_an_invalid_connection_is_named(monkeypatch: pytest.MonkeyPatch, table: 
             SqlState(conn_id, table=table, keys=[], values={"n": Sum()}).read()
 
 
-def test_a_database_that_is_down_is_named_without_its_password(table: str, tmp_path: Path) -> None:
+def test_the_error_about_an_unreachable_database_does_not_show_the_password(table: str, tmp_path: Path) -> None:
     server = LocalPostgres()  # never started: nobody listens
     down = SqlState.from_url(server.url(), table=table, keys=["key"], values={"n": Sum()}, label="tx_state")
     missing = SqlState.from_url(f"sqlite:///{tmp_path}/no/such/folder/db", table=table, keys=[], values={"n": Sum()})
@@ -565,7 +569,7 @@ def test_a_database_that_is_down_is_named_without_its_password(table: str, tmp_p
     server.close()
 
 
-def test_a_wrong_password_is_not_shown(postgres: LocalPostgres, table: str) -> None:
+def test_a_wrong_password_is_not_shown_in_the_error(postgres: LocalPostgres, table: str) -> None:
     url = sa.make_url(postgres.url()).set(password="wrong-s3cret").render_as_string(hide_password=False)
     with pytest.raises(StateUnavailable) as failure:
         SqlState.from_url(url, table=table, keys=[], values={"n": Sum()}).read()
@@ -589,7 +593,9 @@ def _impatient(url: str, table: str, options: str) -> SqlState:
     return SqlState.from_url(changed, table=table, keys=["key"], values={"n": Sum()})
 
 
-def test_postgres_sessions_have_timeouts_unless_their_user_sets_others(postgres: LocalPostgres, table: str) -> None:
+def test_postgres_sessions_have_timeouts_unless_the_database_user_has_other_timeouts(
+    postgres: LocalPostgres, table: str
+) -> None:
     def times(state: SqlState) -> list[str]:
         names = ("lock_timeout", "idle_in_transaction_session_timeout")
         with state._store.transaction() as connection:
@@ -603,7 +609,7 @@ def test_postgres_sessions_have_timeouts_unless_their_user_sets_others(postgres:
     assert times(_impatient(url, table, "-c lock_timeout=5s")) == ["5s", "7s"]
 
 
-def test_postgres_sessions_use_keepalives_that_detect_a_vanished_host(postgres: LocalPostgres, table: str) -> None:
+def test_the_keepalives_of_postgres_sessions_detect_a_lost_host(postgres: LocalPostgres, table: str) -> None:
     state = SqlState.from_url(postgres.url(), table=table, keys=[], values={"n": Sum()})
     with state._store.transaction() as connection:
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
@@ -622,7 +628,7 @@ def test_a_commit_waits_for_a_fence_locked_by_another_session_and_then_fails(
             waiting.raise_fence(Grants()(1))
 
 
-def test_a_silent_session_that_holds_the_fence_is_ended(postgres: LocalPostgres, table: str) -> None:
+def test_the_server_ends_an_idle_session_that_holds_the_fence(postgres: LocalPostgres, table: str) -> None:
     silent = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()})
     other, grants = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()}), Grants()
     grants.commit(1, other, {"a": 1})
@@ -665,7 +671,7 @@ def test_a_lost_reply_to_the_commit_is_reported_as_an_unknown_outcome(
     assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_an_error_while_reading_the_rows_leaves_the_state_unchanged(url: str, table: str) -> None:
+def test_a_state_is_unchanged_if_reading_the_rows_fails(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
 
     def broken() -> Iterator[dict[str, Any]]:
@@ -678,7 +684,7 @@ def test_an_error_while_reading_the_rows_leaves_the_state_unchanged(url: str, ta
 
 
 @pytest.mark.parametrize("key", ["two  spaces", "50 % off", 'a "quoted" one'])
-def test_a_column_has_exactly_the_name_given_in_the_state(url: str, table: str, key: str) -> None:
+def test_a_column_has_exactly_the_name_that_the_state_declares(url: str, table: str, key: str) -> None:
     grants = Grants()
     state = SqlState.from_url(url, table=table, keys=[key], values={"n": Sum()})
     for txid in (1, 2):

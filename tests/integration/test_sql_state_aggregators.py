@@ -105,7 +105,7 @@ def _update(random: random.Random, values: dict[str, Aggregator]) -> list[dict[s
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @pytest.mark.parametrize("values", [PUSHED, SMALL, COMBINED], ids=["pushed", "numbers", "combined"])
-def test_every_aggregator_gives_the_same_values_as_in_memory(
+def test_every_aggregator_computes_the_same_values_in_sql_as_in_memory(
     url: str, table: str, values: dict[str, Aggregator], kind: str
 ) -> None:
     random_ = random.Random(7)
@@ -142,7 +142,7 @@ def test_raising_the_fence_rolls_all_columns_back(url: str, table: str, values: 
 
 
 @pytest.mark.parametrize("values", [SMALL, COMBINED], ids=["pushed", "combined"])
-def test_a_paused_older_writer_that_wakes_after_the_next_transaction_is_refused(
+def test_a_paused_older_writer_is_refused_when_it_resumes_after_the_next_transaction(
     url: str, table: str, values: dict[str, Aggregator]
 ) -> None:
     grants = Grants()
@@ -192,7 +192,7 @@ def _statements(state: SqlState, grant: Any, count: int) -> list[str]:
     [pytest.param(PUSHED, 1, marks=pytest.mark.long), (COMBINED, 2)],
     ids=["pushed", "combined"],
 )
-def test_ten_thousand_keys_need_one_or_two_statements(
+def test_an_update_of_ten_thousand_keys_needs_one_or_two_statements(
     url: str, table: str, values: dict[str, Aggregator], each: int
 ) -> None:
     state, grants = SqlState.from_url(url, table=table, keys=["k"], values=values), Grants()
@@ -211,7 +211,7 @@ def test_ten_thousand_keys_need_one_or_two_statements(
         grants.final(grant, state)
 
 
-def test_two_chunks_with_one_key_are_refused_for_aggregators_that_run_in_python(url: str, table: str) -> None:
+def test_a_key_in_two_chunks_is_refused_if_an_aggregator_runs_in_python(url: str, table: str) -> None:
     state, grants = SqlState.from_url(url, table=table, keys=["k"], values={"seen": CollectSet()}), Grants()
     grant = grants(1)
     state.raise_fence(grant)
@@ -221,7 +221,7 @@ def test_two_chunks_with_one_key_are_refused_for_aggregators_that_run_in_python(
     assert state.read() == [{"k": "a", "seen": [1]}]
 
 
-def test_a_state_without_keys_combines_values_in_python(url: str, table: str) -> None:
+def test_a_state_without_key_columns_can_combine_values_in_python(url: str, table: str) -> None:
     state, grants = SqlState.from_url(url, table=table, keys=[], values={"seen": CollectSet(), "n": Sum()}), Grants()
     for txid in (1, 2):
         for attempt in (1, 2):
@@ -231,7 +231,7 @@ def test_a_state_without_keys_combines_values_in_python(url: str, table: str) ->
     assert state.read() == [{"seen": [1, 2, "of 2"], "n": 4}]
 
 
-def test_values_that_cannot_be_combined_leave_values_and_fence_unchanged(url: str, table: str) -> None:
+def test_values_and_fence_do_not_change_if_new_values_cannot_be_combined(url: str, table: str) -> None:
     values: dict[str, Aggregator] = {"longest": Longest(), "seen": CollectSet(bound=2), "n": Sum()}
     state, grants = SqlState.from_url(url, table=table, keys=["k"], values=values), Grants()
     grant = grants(1)
@@ -250,7 +250,7 @@ def test_values_that_cannot_be_combined_leave_values_and_fence_unchanged(url: st
         assert (state.read(), state.fence()) == (before, fence)
 
 
-def test_a_changed_aggregator_is_refused_until_the_old_aggregator_is_restored(url: str, table: str) -> None:
+def test_a_changed_aggregator_is_refused_until_the_previous_aggregator_is_restored(url: str, table: str) -> None:
     grants = Grants()
     summed = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum(), "m": Count()})
     grant = grants(1)
@@ -269,7 +269,7 @@ def test_a_changed_aggregator_is_refused_until_the_old_aggregator_is_restored(ur
     assert summed.read() == [{"k": "a", "n": 10, "m": 2}]
 
 
-def test_a_write_after_the_fence_was_deleted_is_refused(url: str, table: str) -> None:
+def test_a_write_is_refused_if_the_fence_was_deleted_after_the_raise(url: str, table: str) -> None:
     state, grant = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()}), Grants()(1)
     state.raise_fence(grant)
     with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
@@ -283,7 +283,7 @@ def test_a_write_after_the_fence_was_deleted_is_refused(url: str, table: str) ->
 
 
 @pytest.mark.parametrize("kind", [*(kind for kind in SAMPLES if kind != "json")])
-def test_keys_of_every_type_are_matched_for_aggregators_that_run_in_python(url: str, table: str, kind: str) -> None:
+def test_aggregators_that_run_in_python_find_the_stored_keys_of_every_type(url: str, table: str, kind: str) -> None:
     keys = SAMPLES[kind]
     grants = Grants()
     for txid in (1, 2):
@@ -297,7 +297,7 @@ def test_keys_of_every_type_are_matched_for_aggregators_that_run_in_python(url: 
     assert all(row["seen"] == [1, 2] for row in found)
 
 
-def test_the_longest_allowed_key_is_matched_and_a_longer_key_is_refused(url: str, table: str) -> None:
+def test_the_longest_allowed_key_is_found_again_and_a_longer_key_is_refused(url: str, table: str) -> None:
     state, grants = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()}), Grants()
     keys = ["ä" * 512, "x" * 1024, "x" * 1023, "x" * 1023 + " "]
     for txid in (1, 2):
@@ -310,7 +310,7 @@ def test_the_longest_allowed_key_is_matched_and_a_longer_key_is_refused(url: str
     assert {row["k"]: row["n"] for row in state.read()} == dict.fromkeys(keys, 2)
 
 
-def test_a_state_of_another_topology_is_refused_before_anything_is_written(url: str, table: str) -> None:
+def test_a_state_of_another_topology_is_refused_before_any_value_is_written(url: str, table: str) -> None:
     state, grants = SqlState.from_url(url, table=table, keys=["k"], values={"seen": CollectSet()}), Grants()
     state.raise_and_write(grants(1), [{"k": "a", "seen": 1}])
     before, other = state.fence(), Grants()(1)

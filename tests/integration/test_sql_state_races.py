@@ -74,7 +74,9 @@ def _still_waiting(future: Future[Any]) -> bool:
     return not wait([future], timeout=_NOT_YET).done
 
 
-def test_a_raise_waits_for_an_older_writer_and_then_undoes_its_writes(url: str, pool: ThreadPoolExecutor) -> None:
+def test_raising_the_fence_waits_for_an_older_writer_and_then_undoes_its_writes(
+    url: str, pool: ThreadPoolExecutor
+) -> None:
     grants, state = Grants(), _state(url)
     grants.commit(1, state, {"key 0": 5})
     old, new, pause = grants(2), grants(2, 2), _Pause(_MANY)
@@ -91,7 +93,9 @@ def test_a_raise_waits_for_an_older_writer_and_then_undoes_its_writes(url: str, 
         state.write(old, rows(_MANY))
 
 
-def test_a_raise_waits_for_a_part_of_an_older_writer(url: str, pool: ThreadPoolExecutor) -> None:
+def test_raising_the_fence_waits_for_an_older_writer_that_writes_a_part_of_an_update(
+    url: str, pool: ThreadPoolExecutor
+) -> None:
     grants, state = Grants(), _state(url)
     old, new, pause = grants(1), grants(1, 2), _Pause(_MANY)
     state.raise_fence(old)
@@ -106,7 +110,9 @@ def test_a_raise_waits_for_a_part_of_an_older_writer(url: str, pool: ThreadPoolE
 
 
 @pytest.mark.parametrize("use", ["write", "raise_and_write"])
-def test_an_older_writer_waits_for_a_raise_and_is_then_refused(url: str, pool: ThreadPoolExecutor, use: str) -> None:
+def test_an_older_writer_waits_while_the_fence_is_raised_and_is_then_refused(
+    url: str, pool: ThreadPoolExecutor, use: str
+) -> None:
     grants, state = Grants(), _state(url)
     old, new, pause = grants(1), grants(1, 2), _Pause(_MANY)
     state.raise_fence(old)
@@ -160,7 +166,7 @@ def test_parallel_writers_of_one_grant_create_and_fill_the_table(url: str, pool:
     assert totals(state) == {f"{chunk} {i}": i for chunk in range(4) for i in range(500)}
 
 
-def test_parallel_writers_have_their_store_transactions_open_at_the_same_time(
+def test_parallel_writers_keep_their_store_transactions_open_at_the_same_time(
     postgres: LocalPostgres, pool: ThreadPoolExecutor
 ) -> None:
     url = postgres.url(postgres.new_database())

@@ -65,7 +65,7 @@ def applied(spark: SparkSession, descriptor: Descriptor, main: Callable[[Any, Ba
      (("*",), ["id", "word", "odd name."]), (("upper(word)",), None)],
     ids=["none", "in other letters", "odd", "all", "unknown"],
 )  # fmt: skip
-def test_the_columns_that_an_application_names_are_staged(
+def test_only_columns_that_an_application_requests_are_staged(
     place: Path, area: StagingArea, spark: SparkSession, named: tuple[str, ...], columns: list[str] | None
 ) -> None:
     batch = Batch(described(area, source_in(place)), spark)
@@ -78,7 +78,7 @@ def test_the_columns_that_an_application_names_are_staged(
     assert pq.read_schema(file).names == columns
 
 
-def test_an_application_that_reads_a_column_twice_stages_it_once(
+def test_a_column_that_an_application_reads_twice_is_staged_once(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     found = []
@@ -96,7 +96,7 @@ def test_an_application_that_reads_a_column_twice_stages_it_once(
     assert [row["odd name."] for row in read_output(area, manifest.refs()["odd"])] == ["x", None, "z"]
 
 
-def test_staging_runs_no_job_of_spark(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_staging_a_batch_runs_no_spark_job(place: Path, area: StagingArea, spark: SparkSession) -> None:
     tracker = spark.sparkContext.statusTracker()
     spark.sparkContext.setJobGroup("staging", "")
     Batch(described(area, source_in(place)), spark).read("id")
@@ -136,7 +136,9 @@ def test_files_staged_by_a_killed_driver_are_not_read(place: Path, area: Staging
     assert manifest.consumed_rows == 3
 
 
-def test_a_staging_area_that_spark_cannot_reach_is_named(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_the_error_about_a_staging_area_that_spark_cannot_reach_names_the_area(
+    place: Path, area: StagingArea, spark: SparkSession
+) -> None:
     def main(spark: SparkSession, batch: Batch) -> None:
         rows = batch.read()
         staged(area)[0].unlink()
@@ -146,7 +148,7 @@ def test_a_staging_area_that_spark_cannot_reach_is_named(place: Path, area: Stag
         applied(spark, described(area, source_in(place)), main)
 
 
-def test_a_batch_is_staged_in_an_object_storage(place: Path, tmp_path: Path, spark_connect: Any) -> None:
+def test_a_batch_can_be_staged_in_object_storage(place: Path, tmp_path: Path, spark_connect: Any) -> None:
     area = StagingArea(f"local://{tmp_path}/staging")
     seen = []
 
@@ -170,7 +172,7 @@ class Longer(FileSource):
         return rows.where("id > 1")
 
 
-def test_a_subclassed_source_stages_all_columns_and_its_row_number_is_unknown(
+def test_all_columns_of_a_subclassed_source_are_staged_and_its_number_of_rows_is_unknown(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     source = Longer(f"{place}/in/*.csv", schema="id INT, word STRING, `odd name.` STRING")
@@ -180,7 +182,7 @@ def test_a_subclassed_source_stages_all_columns_and_its_row_number_is_unknown(
     assert (manifest.consumed_rows, manifest.read[0].more) == (2, False)
 
 
-def test_the_files_of_all_partition_folders_become_one_staged_file(
+def test_files_of_all_partition_folders_are_staged_as_one_file(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     for region in ("eu", "us"):
@@ -191,7 +193,7 @@ def test_the_files_of_all_partition_folders_become_one_staged_file(
     assert len(staged(area)) == 1
 
 
-def test_json_without_a_schema_gets_types_from_spark_and_line_checks_from_the_client(
+def test_json_without_a_schema_gets_its_types_from_spark_and_is_checked_by_the_client(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     file = place / "in" / "a.json"
@@ -205,7 +207,7 @@ def test_json_without_a_schema_gets_types_from_spark_and_line_checks_from_the_cl
         Batch(described(area, source), spark).read()
 
 
-def test_files_staged_without_an_application_are_deleted_when_the_source_closes(
+def test_files_staged_outside_of_an_application_are_deleted_when_the_source_is_closed(
     place: Path, spark: SparkSession
 ) -> None:
     source = source_in(place)
@@ -217,7 +219,7 @@ def test_files_staged_without_an_application_are_deleted_when_the_source_closes(
 
 
 @pytest.mark.parametrize("options", [{}, {"options": {"escape": "\\"}}], ids=["the client's", "Spark's"])
-def test_files_that_only_spark_can_read_are_not_staged(
+def test_files_with_options_that_only_spark_supports_are_not_staged(
     place: Path, area: StagingArea, spark: SparkSession, options: Any
 ) -> None:
     batch = Batch(described(area, source_in(place, **options)), spark)
@@ -225,7 +227,7 @@ def test_files_that_only_spark_can_read_are_not_staged(
     assert len(staged(area)) == (0 if options else 1)
 
 
-def test_a_spark_error_about_a_file_is_one_line_that_names_the_file(
+def test_a_spark_error_about_a_file_is_one_line_that_contains_the_file_name(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     (place / "in" / "a.csv").write_text("id,word,odd name.\n1\n")
@@ -235,7 +237,9 @@ def test_a_spark_error_about_a_file_is_one_line_that_names_the_file(
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_malformed_rows_in_spark_name_their_file_and_line(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_malformed_rows_that_spark_reads_are_recorded_with_file_and_line(
+    place: Path, area: StagingArea, spark: SparkSession
+) -> None:
     (place / "in" / "a.csv").write_text(f"{ROWS}x,y,z\n4\n")
     descriptor = described(area, source_in(place, malformed="reject"))
     manifest = applied(spark, descriptor, lambda spark, batch: batch.emit("rows", batch.read("id")))
@@ -246,7 +250,7 @@ def test_malformed_rows_in_spark_name_their_file_and_line(place: Path, area: Sta
     assert manifest.outputs["rows"].rows == 3
 
 
-def test_rows_of_files_are_read_in_blocks(
+def test_rows_of_files_are_read_and_staged_in_blocks(
     place: Path, area: StagingArea, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_of_files, "BLOCK", 12)

@@ -47,7 +47,9 @@ def txids(state: FencedState) -> list[int]:
     return [each.txid for each in state.receipts() or ()]
 
 
-def test_a_foreign_table_with_the_name_of_the_receipts_table_is_refused_until_renamed(url: str, schema: str) -> None:
+def test_another_table_with_the_name_of_the_receipts_table_is_refused_until_it_is_renamed(
+    url: str, schema: str
+) -> None:
     query(url, f"CREATE TABLE {schema}airflow_tx_receipts (id INTEGER, paid INTEGER)")
     state, grants = state_in(url, f"{schema}totals"), Grants()
     with pytest.raises(StateError, match=r"exists with other columns: id, paid; it lacks state.*ALTER TABLE"):
@@ -59,7 +61,7 @@ def test_a_foreign_table_with_the_name_of_the_receipts_table_is_refused_until_re
     assert txids(state) == [1]
 
 
-def test_a_renamed_table_keeps_its_receipts(url: str, schema: str) -> None:
+def test_a_state_keeps_its_receipts_after_its_table_was_renamed(url: str, schema: str) -> None:
     old, new, grants = state_in(url, f"{schema}old"), state_in(url, f"{schema}new"), Grants()
     grants.commit(1, old, {"a": 1})
     query(url, f"ALTER TABLE {schema}old RENAME TO {schema if url.startswith('mysql') else ''}new")
@@ -69,7 +71,7 @@ def test_a_renamed_table_keeps_its_receipts(url: str, schema: str) -> None:
     assert (txids(old), txids(new)) == ([], [1, 2])
 
 
-def test_a_missing_receipts_table_is_created(url: str, schema: str) -> None:
+def test_a_dropped_receipts_table_is_created_again_by_the_next_commit(url: str, schema: str) -> None:
     state, grants = state_in(url, f"{schema}totals"), Grants()
     grants.commit(1, state, {"a": 1})
     query(url, f"DROP TABLE {schema}airflow_tx_receipts")
@@ -89,7 +91,7 @@ def test_a_receipt_needs_no_extra_statement_if_the_database_can_join_two_writes(
     assert ("airflow_tx_fence" in own[0]) == url.startswith("postgres")
 
 
-def test_a_commit_that_is_rolled_back_leaves_no_receipt(url: str, schema: str) -> None:
+def test_a_commit_that_is_rolled_back_stores_no_receipt(url: str, schema: str) -> None:
     """A value that the database refuses: fence, values and receipt are one store transaction."""
     state, grants = state_in(url, f"{schema}totals"), Grants()
     grants.commit(1, state, {"a": 2**63 - 1})
@@ -100,7 +102,7 @@ def test_a_commit_that_is_rolled_back_leaves_no_receipt(url: str, schema: str) -
     assert (txids(state), fence.token.txid) == ([1], 1)
 
 
-def test_guards_keep_receipts_too(url: str, schema: str, redis: LocalRedis) -> None:
+def test_guards_store_receipts(url: str, schema: str, redis: LocalRedis) -> None:
     query(url, f"CREATE TABLE {schema}seen (n INTEGER)")
     statements = [(f"INSERT INTO {schema}seen VALUES (:n)", None)]
     where: dict[str, Any] = {"name": f"guard {schema}", "statements": statements}

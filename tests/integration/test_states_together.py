@@ -105,7 +105,7 @@ def held(updates: Sequence[Update]) -> dict[str, Rows]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", [0, 1, 2, 3, 4, "commit.before_mark", "commit.after_mark"])
-def test_all_states_are_exact_after_a_crash_between_any_two_of_them(
+def test_all_states_are_exact_after_a_crash_between_the_writes_of_any_two_states(
     point: int | str,
     store: Store,
     updates: Callable[[], list[Update]],

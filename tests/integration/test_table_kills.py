@@ -47,12 +47,12 @@ def _kills(place: str, step: int, *how: str, shares: int = 1) -> int:
 
 @pytest.mark.lead
 @pytest.mark.worth("a table, killed in its commit")
-def test_the_next_grant_finishes_a_commit_killed_at_some_lines(place: str) -> None:
+def test_the_next_grant_completes_a_commit_that_was_killed_at_a_sample_of_its_lines(place: str) -> None:
     assert _kills(place, 61 if place.endswith("#") else 23) > 10
 
 
 @pytest.mark.long
-def test_the_next_grant_finishes_a_commit_killed_at_any_line(place: str) -> None:
+def test_the_next_grant_completes_a_commit_that_was_killed_at_any_of_its_lines(place: str) -> None:
     assert _kills(place, 1, shares=SHARES) > 900
 
 
@@ -63,7 +63,9 @@ def test_the_next_grant_finishes_a_killed_restatement(place: str, how: str) -> N
 
 
 @pytest.mark.lead
-def test_the_last_raise_of_two_racing_committers_wins_and_readers_see_whole_commits(place: str, tmp_path: Path) -> None:
+def test_the_last_raise_of_two_racing_committers_wins_and_readers_see_only_complete_commits(
+    place: str, tmp_path: Path
+) -> None:
     grants = Grants()
     attempts = [grants(1, attempt) for attempt in range(1, 41)]
     (tmp_path / "grants").write_bytes(pickle.dumps(attempts))
@@ -107,12 +109,14 @@ def _fought(folder: Path, arena: str, kills: int, *how: str) -> dict[str, int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["new", "apart"])
-def test_the_next_grant_finishes_a_killed_first_commit_or_separate_raise(place: str, how: str) -> None:
+def test_the_next_grant_completes_a_killed_first_commit_or_a_killed_separate_raise(place: str, how: str) -> None:
     assert _kills(place, 23, how, shares=SHARES) > 20
 
 
 @pytest.mark.long
-def test_racing_and_killed_committers_never_write_after_a_later_grant(tmp_path: Path, arena: str) -> None:
+def test_racing_and_killed_committers_never_write_after_a_later_grant_has_raised_the_fence(
+    tmp_path: Path, arena: str
+) -> None:
     found = _fought(tmp_path, arena, 200)
     assert (found["violations"], found["live"]) == (0, 1)
     # Otherwise nothing was tried here.
@@ -121,5 +125,5 @@ def test_racing_and_killed_committers_never_write_after_a_later_grant(tmp_path: 
 
 
 @pytest.mark.long
-def test_the_judge_of_a_race_finds_a_table_without_a_fence(tmp_path: Path, arena: str) -> None:
+def test_the_judge_of_a_race_reports_writes_to_a_table_without_a_fence(tmp_path: Path, arena: str) -> None:
     assert _fought(tmp_path, arena, 60, "control")["violations"] > 0

@@ -146,14 +146,14 @@ def state_set_back(shop: Shop) -> None:
         query(shop.url, "SELECT setval('orders_id_seq', 4)")
 
 
-def test_a_roll_forward_is_refused_with_repair_back_if_source_and_state_were_set_back(shop: Shop) -> None:
+def test_roll_forward_is_refused_and_names_repair_back_if_source_and_state_were_restored(shop: Shop) -> None:
     set_back(shop)
     with pytest.raises(RepairRefused, match="airflow tx repair numbers --back 2$"):
         shop.roll_forward()
     assert shop.total() == 21
 
 
-def test_each_row_counts_once_after_repair_back_of_source_and_state(shop: Shop) -> None:
+def test_each_row_counts_once_after_repair_back_of_a_restored_source_and_state(shop: Shop) -> None:
     set_back(shop)
     told = shop.back(2)
     assert told == "transactions 3 to 4 are taken back; their runs begin again when they are cleared: run 3, run 4"
@@ -186,7 +186,7 @@ def test_the_file_of_a_transaction_that_was_taken_back_is_counted_again(shop: Sh
     assert shop.findings() == ()
 
 
-def test_a_repeated_repair_names_the_runs_again(shop: Shop) -> None:
+def test_a_repeated_repair_back_lists_the_same_runs_again(shop: Shop) -> None:
     set_back(shop)
     assert shop.back(2) == shop.back(2)
 
@@ -198,7 +198,7 @@ def test_repair_back_is_refused_if_no_later_transaction_has_begun(shop: Shop) ->
         shop.back(1)
 
 
-def test_repair_back_also_takes_back_open_transactions(shop: Shop) -> None:
+def test_repair_back_also_takes_back_transactions_that_are_still_open(shop: Shop) -> None:
     set_back(shop, "run 5")
     assert "3 to 5" in shop.back(2)
     shop.sell(9)
@@ -219,7 +219,7 @@ def test_repair_back_is_refused_if_a_state_is_at_another_transaction(shop: Shop,
     assert shop.ledger.topology() == before
 
 
-def test_a_loss_of_the_source_cannot_be_accepted_while_the_states_are_set_back_too(shop: Shop) -> None:
+def test_accept_loss_is_refused_while_source_and_states_are_both_restored_to_an_older_backup(shop: Shop) -> None:
     set_back(shop)
     roll = "airflow tx repair numbers --roll-forward"
     with pytest.raises(
@@ -241,7 +241,7 @@ def source_begins_again(shop: Shop) -> None:
     shop.accept_loss()
 
 
-def test_a_state_can_be_rolled_forward_after_the_loss_of_the_source_is_accepted(shop: Shop) -> None:
+def test_a_state_can_be_rolled_forward_after_a_person_accepts_the_loss_of_the_source(shop: Shop) -> None:
     source_begins_again(shop)
     shop.restore()
     shop.roll_forward()
@@ -251,7 +251,7 @@ def test_a_state_can_be_rolled_forward_after_the_loss_of_the_source_is_accepted(
     assert shop.findings() == ()
 
 
-def test_repair_back_drops_an_earlier_accepted_loss(shop: Shop) -> None:
+def test_repair_back_removes_a_loss_that_was_accepted_earlier(shop: Shop) -> None:
     source_begins_again(shop)
     shop.restore()
     shop.back(2)
@@ -265,14 +265,14 @@ def test_repair_back_drops_an_earlier_accepted_loss(shop: Shop) -> None:
     assert shop.findings() == ()
 
 
-def test_a_state_that_was_set_back_alone_is_rolled_forward(shop: Shop) -> None:
+def test_a_state_is_rolled_forward_if_only_the_state_was_restored(shop: Shop) -> None:
     state_set_back(shop)
     shop.roll_forward()
     assert shop.total() == 4321
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_killed_repair_back_can_be_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+def test_a_killed_repair_back_can_be_run_again(shop: Shop, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
     set_back(shop)
     multi = shop.stage.store.multi
 

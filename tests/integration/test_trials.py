@@ -113,7 +113,7 @@ def word_dag(dag_id: str, state: Any, source: Any = None, schedule: str | None =
     return dag
 
 
-def test_a_trial_returns_the_outputs_and_the_resulting_states() -> None:
+def test_a_trial_returns_the_outputs_of_tasks_and_the_resulting_states() -> None:
     dag = word_dag("tried_words", words())
     result = trial(dag, rows=ROWS, states={"tx_state.words": [{"word": "cat", "count": 40}]})
     assert result.state == "success"
@@ -152,7 +152,7 @@ def test_the_printed_table_of_a_trial_shows_values_before_and_after(capsys: pyte
     assert state.read() == []
 
 
-def test_a_trial_restores_the_replaced_state_and_source() -> None:
+def test_a_trial_restores_the_state_and_the_source_of_the_dag() -> None:
     state = words()
     dag = word_dag("tried_back", state)
     trial(dag, rows=ROWS)
@@ -161,13 +161,13 @@ def test_a_trial_restores_the_replaced_state_and_source() -> None:
     assert isinstance(spec_of(dag).source, MemorySource)
 
 
-def test_a_trial_limits_the_batch_to_the_requested_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_limits_the_batch_to_the_configured_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TX__TRIAL_ROWS", "2")
     result = trial(word_dag("tried_cut", words()))
     assert result.outputs["count_words"] == [{"word": "cat", "count": 1}, {"word": "dog", "count": 1}]
 
 
-def test_a_trial_passes_new_values_of_a_commit_phase_to_the_tasks_inside() -> None:
+def test_a_trial_passes_new_values_to_later_tasks_of_the_commit_phase() -> None:
     first, second = words("first"), words("second")
     with DAG("tried_phase", schedule=None) as dag:
         with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
@@ -182,7 +182,7 @@ def test_a_trial_passes_new_values_of_a_commit_phase_to_the_tasks_inside() -> No
     assert result.states["tx_state.second"].read() == [{"word": "cat", "count": 2}, {"word": "dog", "count": 10}]
 
 
-def test_a_trial_shows_the_rows_that_a_guard_would_get() -> None:
+def test_a_trial_shows_the_rows_that_a_guard_would_receive() -> None:
     guard = SqlGuard("tx_state", name="mail", statements=str)
     with DAG("tried_guard", schedule=None) as dag:
         with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
@@ -192,7 +192,7 @@ def test_a_trial_shows_the_rows_that_a_guard_would_get() -> None:
     assert f"State {guard.name}: it would receive 2 rows." in result.text()
 
 
-def test_a_trial_shows_the_rows_that_a_table_would_get() -> None:
+def test_a_trial_shows_the_rows_that_would_be_appended_to_a_table() -> None:
     table = SqlTable("tx_state", table="lines")
     with DAG("tried_table", schedule=None) as dag:
         with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
@@ -247,7 +247,7 @@ class Tally:
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["dags test", "pytest"])
-def test_a_trial_runs_a_map_updater_on_a_copy_and_passes_its_new_values(asked: bool) -> None:
+def test_a_trial_runs_the_updater_of_a_map_on_a_copy_and_passes_on_its_new_values(asked: bool) -> None:
     held = MemoryMap[Any]()
     real = OpaqueMap(held, name="tally")
     real.begin_commit(1)
@@ -307,7 +307,7 @@ def test_a_trial_shows_which_checks_fail() -> None:
     assert lines[1].startswith("Check no cats: warning: word <> 'cat' does not hold for 1 of 2 rows")
 
 
-def test_a_trial_works_with_a_transactional_state() -> None:
+def test_a_trial_supports_a_transactional_state() -> None:
     result = trial(word_dag("tried_kind", words(kind="transactional")), rows=ROWS, states={"tx_state.words": COUNTED})
     assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 4}, {"word": "dog", "count": 2}]
 
@@ -337,7 +337,7 @@ def test_a_trial_leaves_no_file_in_the_staging_area(tmp_path: Path, monkeypatch:
     [({"ackers": 1}, "its messages leave the DAG"), ({"source": "queue"}, "removes its rows from the queue")],
     ids=["ackers", "queue"],
 )
-def test_an_unsupported_dag_is_refused_by_a_trial_in_one_line(options: dict[str, Any], problem: str) -> None:
+def test_a_trial_of_an_unsupported_dag_is_refused_in_one_line(options: dict[str, Any], problem: str) -> None:
     from airflow_tx import RabbitQueueSource
 
     if "source" in options:
@@ -355,7 +355,7 @@ def runs_of(dag: DAG) -> list[str]:
         return list(session.scalars(select(DagRun.run_id).where(DagRun.dag_id == dag.dag_id)))
 
 
-def test_a_trial_refuses_the_date_of_an_existing_run_and_keeps_the_run() -> None:
+def test_a_trial_is_refused_for_the_date_of_an_existing_run_and_keeps_the_run() -> None:
     source = DataIntervalSource("tests.integration.test_trials.rows_of_a_day")
     dag = word_dag(f"tried_{uuid.uuid4().hex}", words(), source, schedule="@daily")
     date = datetime(2026, 2, 3, tzinfo=timezone.utc)
@@ -400,7 +400,7 @@ def test_a_trial_emits_no_asset_event() -> None:
     assert commit.outlets == [Asset("of_a_commit")]
 
 
-def test_a_trial_takes_the_rows_of_its_date_independent_of_the_order() -> None:
+def test_a_trial_takes_the_rows_of_its_date_even_if_the_source_is_read_in_order() -> None:
     source = DataIntervalSource("tests.integration.test_trials.rows_of_a_day", in_order=True)
     dag = word_dag("tried_dates", words(), source, schedule="@daily")
     result = trial(dag, logical_date=datetime(2026, 2, 3, tzinfo=timezone.utc))
@@ -415,7 +415,7 @@ def dates(number: int, told: str, ds: str | None = None, logical_date: Any = Non
 
 
 @pytest.mark.parametrize("schedule", ["@daily", CronDataIntervalTimetable("0 0 * * *", timezone="UTC")])
-def test_a_task_in_a_trial_has_the_dates_of_a_scheduled_run(schedule: Any) -> None:
+def test_a_task_in_a_trial_has_the_same_dates_as_a_scheduled_run(schedule: Any) -> None:
     with DAG(
         f"tried_{uuid.uuid4().hex}", schedule=schedule, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)
     ) as dag:
@@ -437,7 +437,7 @@ def rows_of_a_day(start: Any, end: Any, **_: Any) -> list[dict[str, Any]]:
     return [{"word": f"{start:%Y-%m-%d}"}]
 
 
-def test_a_trial_reads_a_file_without_taking_it(tmp_path: Path) -> None:
+def test_a_trial_reads_a_file_but_does_not_mark_it_as_taken(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("word,n\ncat,2\ndog,5\ncat,4\n")
     dag = word_dag("tried_file", words(), FileSource(f"{tmp_path}/*.csv"))
     assert trial(dag).outputs["count_words"] == COUNTED
@@ -466,7 +466,7 @@ def count_staged(ref: Any) -> list[dict[str, Any]]:
     return [{"word": word, "count": count} for word, count in words.items()]
 
 
-def test_a_trial_stages_the_rows_of_a_task_without_calling_a_reader() -> None:
+def test_a_trial_stages_the_rows_that_a_task_returns_and_a_later_task_reads_them() -> None:
     with DAG("tried_staged", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:
         with Transaction(source=DataIntervalSource(kind="opaque")):
             CommitOperator(task_id="commit", updates=[persistent_aggregate(count_staged(extract()), state=words())])
@@ -505,13 +505,13 @@ def committed(dag_id: str, make: Any) -> DAG:
 
 @pytest.mark.parametrize("given", [ROWS, pl.DataFrame(ROWS), pd.DataFrame(ROWS)], ids=type)
 @pytest.mark.parametrize("make", [framed, lambda: cast("Any", several())["counts"]], ids=["one", "several"])
-def test_a_trial_stages_a_frame_that_a_task_returns(make: Any, given: Any) -> None:
+def test_a_trial_stages_a_data_frame_that_a_task_returns(make: Any, given: Any) -> None:
     result = trial(committed("tried_frames", make), rows=given)
     assert result.state == "success"
     assert sorted(result.states["tx_state.words"].read(), key=str) == COUNTED
 
 
-def test_each_of_several_outputs_may_be_a_frame_or_a_value(tmp_path: Path) -> None:
+def test_each_of_several_outputs_of_a_task_may_be_a_data_frame_or_a_value(tmp_path: Path) -> None:
     with DAG("tried_several", schedule=None) as dag, Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
         found: Any = several()
         read = report(found["sums"])
@@ -531,13 +531,13 @@ def by_operator() -> Any:
 @pytest.mark.parametrize(
     "make", [awaited, lambda: sized.expand(number=[1, 1]), by_operator], ids=["async", "mapped", "mapped operator"]
 )
-def test_frames_of_async_and_mapped_tasks_are_staged(make: Any) -> None:
+def test_data_frames_returned_by_async_and_mapped_tasks_are_staged(make: Any) -> None:
     result = trial(committed("tried_frames", make), rows=ROWS)
     assert result.state == "success"
     assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 2}]
 
 
-def test_a_frame_between_two_committers_is_staged() -> None:
+def test_a_data_frame_between_two_committers_is_staged() -> None:
     with DAG("tried_phase", schedule=None) as dag, Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
         counted = count_words()
         with commit_phase():
@@ -551,7 +551,9 @@ def test_a_frame_between_two_committers_is_staged() -> None:
     assert result.states["tx_state.again"].read() == [{"word": "cat", "count": 2}]
 
 
-def test_a_lazy_frame_is_refused_with_the_call_that_collects_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lazy_data_frame_is_refused_and_the_error_names_the_call_that_collects_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     @task
     def lazy() -> Any:
         return pl.DataFrame(ROWS).lazy()

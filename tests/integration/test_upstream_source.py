@@ -65,7 +65,7 @@ def test_a_batch_takes_the_final_transactions_after_the_position(orders: Orders)
     assert (taken(batch), read(source, batch)) == ((4, 4), [4])
 
 
-def test_rows_have_no_package_columns_and_have_the_txid_on_request(orders: Orders) -> None:
+def test_rows_have_no_column_of_the_package_and_have_the_txid_if_it_is_requested(orders: Orders) -> None:
     orders.run(1)
     batch = orders.source().decide(ATTEMPT, None)
     assert batch is not None
@@ -79,7 +79,7 @@ def test_rows_have_no_package_columns_and_have_the_txid_on_request(orders: Order
     ("limits", "ends"),
     [({"max_transactions": 2}, [2, 4, 5]), ({"max_rows_per_batch": 3}, [3, 5]), ({"start": 4}, [5])],
 )
-def test_limits_bound_the_range_of_a_batch(orders: Orders, limits: dict[str, int], ends: list[int]) -> None:
+def test_limits_restrict_the_range_of_a_batch(orders: Orders, limits: dict[str, int], ends: list[int]) -> None:
     source = orders.run(5).source(**limits).with_limit(())
     position: Any = None
     found = list[int]()
@@ -99,12 +99,12 @@ def test_a_range_without_rows_waits_until_it_reaches_max_transactions(orders: Or
     assert taken(orders.without_rows().source(max_transactions=3).decide(ATTEMPT, first.position)) == (3, 5)
 
 
-def test_a_topology_that_has_not_begun_has_no_rows(orders: Orders) -> None:
+def test_a_topology_that_has_not_begun_provides_no_batch(orders: Orders) -> None:
     assert orders.source().decide(ATTEMPT, None) is None
     assert orders.source().backlog(None) == 0
 
 
-def test_the_freshness_is_the_number_of_transactions_that_are_not_taken(orders: Orders) -> None:
+def test_the_lag_is_the_number_of_transactions_that_were_not_taken_yet(orders: Orders) -> None:
     source = orders.run(3).source(max_transactions=1)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -114,7 +114,7 @@ def test_the_freshness_is_the_number_of_transactions_that_are_not_taken(orders: 
 # --- what counts -------------------------------------------------------------------------------------------------
 
 
-def test_a_restated_transaction_gives_its_current_rows_and_its_restatement_gives_none(orders: Orders) -> None:
+def test_a_restated_transaction_provides_its_current_rows_and_its_restatement_provides_none(orders: Orders) -> None:
     orders.run(2)
     assert orders.pipeline.restate(1, "o1", 50) == 3
     source = orders.source(max_transactions=2)
@@ -124,7 +124,7 @@ def test_a_restated_transaction_gives_its_current_rows_and_its_restatement_gives
     assert source.decide(ATTEMPT, batch.position) is None, "a range without rows waits"
 
 
-def test_a_skipped_transaction_gives_no_row_and_its_readmission_gives_the_rows(orders: Orders) -> None:
+def test_a_skipped_transaction_provides_no_row_and_its_readmission_provides_the_rows(orders: Orders) -> None:
     from airflow_tx.ledger.steps.end import note_readmission
 
     orders.run(1)
@@ -136,7 +136,7 @@ def test_a_skipped_transaction_gives_no_row_and_its_readmission_gives_the_rows(o
     assert (taken(batch), read(source, batch)) == ((1, 3), [1, 2])
 
 
-def test_each_attempt_reads_the_current_ends_of_its_range(orders: Orders) -> None:
+def test_each_attempt_reads_the_newest_restatement_of_each_transaction_in_its_range(orders: Orders) -> None:
     source = orders.run(2).source()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -146,7 +146,7 @@ def test_each_attempt_reads_the_current_ends_of_its_range(orders: Orders) -> Non
     assert (taken(again), sorted(read(source, again))) == ((1, 2), [2, 50])
 
 
-def test_rows_without_an_owner_or_of_a_released_topology_are_not_read(orders: Orders) -> None:
+def test_rows_of_a_released_topology_and_rows_without_a_txid_are_not_read(orders: Orders) -> None:
     if not isinstance(orders.table, SqlTable):
         pytest.skip("a person puts rows into a database by hand")
     orders.run(1)
@@ -159,7 +159,7 @@ def test_rows_without_an_owner_or_of_a_released_topology_are_not_read(orders: Or
 # --- settled -----------------------------------------------------------------------------------------------------
 
 
-def test_between_the_write_and_the_mark_of_a_restatement_rows_are_not_settled(orders: Orders) -> None:
+def test_a_batch_is_not_readable_between_the_write_and_the_end_of_a_restatement(orders: Orders) -> None:
     source = orders.run(2).source()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -175,7 +175,7 @@ def test_between_the_write_and_the_mark_of_a_restatement_rows_are_not_settled(or
     assert "transaction 3 of 'orders' counts since this attempt began" in str(outcome)
 
 
-def test_a_restatement_written_while_a_batch_is_read_is_noticed_before_the_ack(orders: Orders) -> None:
+def test_a_restatement_that_is_written_while_a_batch_is_read_is_noticed_before_the_ack(orders: Orders) -> None:
     source = orders.run(2).source()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -186,7 +186,7 @@ def test_a_restatement_written_while_a_batch_is_read_is_noticed_before_the_ack(o
     source.close()
 
 
-def test_missing_rows_are_refused_if_no_restatement_is_open(orders: Orders) -> None:
+def test_missing_rows_are_refused_unless_a_restatement_is_open(orders: Orders) -> None:
     if not isinstance(orders.table, SqlTable):
         pytest.skip("a person deletes rows from a database by hand")
     source = orders.run(2).source()
@@ -203,7 +203,7 @@ def test_missing_rows_are_refused_if_no_restatement_is_open(orders: Orders) -> N
     assert "airflow tx accept-change orders --state warehouse.orders" in str(outcome)
 
 
-def test_an_accepted_deletion_of_rows_is_respected(orders: Orders) -> None:
+def test_a_batch_respects_a_deletion_of_rows_that_a_person_has_accepted(orders: Orders) -> None:
     if not isinstance(orders.table, SqlTable):
         pytest.skip("a person deletes rows from a database by hand")
     orders.run(2)
@@ -225,7 +225,7 @@ def refused(source: UpstreamSource, position: Any = None) -> str:
     return str(caught.value)
 
 
-def test_a_table_that_is_not_of_the_topology_is_refused(orders: Orders) -> None:
+def test_a_table_that_the_topology_does_not_write_is_refused(orders: Orders) -> None:
     orders.run(1)
     other = SqlTable("warehouse", table="others")
     told = refused(UpstreamSource(other, topology="orders", root=ROOT).named("totals"))
@@ -233,7 +233,7 @@ def test_a_table_that_is_not_of_the_topology_is_refused(orders: Orders) -> None:
     assert f"The states of 'orders': {orders.table.name}" in told
 
 
-def test_transactions_without_lines_in_the_book_are_refused_with_the_command_that_adds_them(orders: Orders) -> None:
+def test_transactions_before_the_book_of_ends_are_refused_with_the_command_that_adds_them(orders: Orders) -> None:
     orders.run(2)
     change(orders, book=2)
     assert "the book of topology 'orders' begins at transaction 2, but the next transaction to read is 1" in refused(
@@ -257,7 +257,7 @@ def position_after(orders: Orders, txid: int) -> Any:
     return batch.position
 
 
-def test_a_topology_that_was_reset_is_refused(orders: Orders) -> None:
+def test_an_upstream_topology_that_was_reset_is_refused(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, incarnation="another")
     told = refused(orders.source(), position)
@@ -265,7 +265,7 @@ def test_a_topology_that_was_reset_is_refused(orders: Orders) -> None:
     assert "airflow tx repair totals --reset --why" in told
 
 
-def test_a_reset_topology_is_refused_without_the_advice_to_rebuild_its_ledger(orders: Orders) -> None:
+def test_a_reset_topology_is_refused_without_advice_to_rebuild_its_ledger(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     Repairs(orders.pipeline.ledger).reset(orders.pipeline.request, ADA, clear=lambda: None)
     told = refused(orders.source(), position)
@@ -274,13 +274,13 @@ def test_a_reset_topology_is_refused_without_the_advice_to_rebuild_its_ledger(or
     assert "--ledger-lost" not in told
 
 
-def test_a_new_ledger_without_a_reset_is_refused_with_the_advice_to_rebuild_it(orders: Orders) -> None:
+def test_a_new_ledger_is_refused_with_advice_to_rebuild_it_if_the_topology_was_not_reset(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, incarnation="another")
     assert "airflow tx repair orders --ledger-lost --why" in refused(orders.source(), {**position, "txid": 7})
 
 
-def test_a_refused_lag_names_the_downstream_topology(orders: Orders) -> None:
+def test_the_error_of_a_lag_names_the_downstream_topology(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, incarnation="another")
     source = UpstreamSource(orders.table, topology="orders", root=ROOT)
@@ -291,26 +291,26 @@ def test_a_refused_lag_names_the_downstream_topology(orders: Orders) -> None:
     )
 
 
-def test_a_position_whose_transaction_has_another_birth_is_refused(orders: Orders) -> None:
+def test_a_position_is_refused_if_its_transaction_has_another_birth(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     told = refused(orders.source(), {**position, "birth": "another"})
     assert "topology 'orders' went back: its transaction 2 is another one than the one that was read" in told
 
 
-def test_an_upstream_ledger_that_was_set_back_alone_is_refused(orders: Orders) -> None:
+def test_an_upstream_ledger_that_was_restored_from_a_backup_is_refused(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     told = refused(orders.source(), {**position, "txid": 7})
     assert "topology 'orders' went back: its transaction 3 is next, and 7 was read" in told
     assert "airflow tx repair orders --ledger-lost --why" in told
 
 
-def test_a_raised_generation_is_not_refused(orders: Orders) -> None:
+def test_a_raised_generation_of_the_upstream_ledger_is_accepted(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, generation=5)
     assert orders.run(0).source().decide(ATTEMPT, position) is None
 
 
-def test_a_renamed_upstream_topology_is_refused_with_its_new_name(orders: Orders) -> None:
+def test_a_renamed_upstream_topology_is_refused_and_the_error_contains_the_new_name(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     moved_to(orders, "sales")
     told = refused(orders.source(), position)
@@ -335,7 +335,7 @@ def moved_to(orders: Orders, name: str) -> None:
     remove(orders.store, old.base)
 
 
-def test_the_position_of_another_source_is_refused(orders: Orders) -> None:
+def test_a_position_that_another_source_has_written_is_refused(orders: Orders) -> None:
     with pytest.raises(OtherSource):
         orders.run(1).source().decide(ATTEMPT, 7)
 
@@ -374,7 +374,7 @@ def test_an_upstream_source_and_its_table_can_be_rebuilt_from_json(orders: Order
     assert taken(again.decide(ATTEMPT, None)) == (1, 1)
 
 
-def test_a_placed_source_keeps_the_url_and_secrets_of_its_table(tmp_path: Path) -> None:
+def test_a_source_keeps_the_url_and_the_secrets_of_its_table_when_its_ledger_is_set(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'w.db'}"
     source = UpstreamSource(SqlTable.from_url(url, table="orders"), topology="orders").in_ledger(None, None)
     assert source.table.counts([1]).rows == {1: 0}
@@ -383,7 +383,7 @@ def test_a_placed_source_keeps_the_url_and_secrets_of_its_table(tmp_path: Path) 
     assert table.options() == {"secret": "x"}
 
 
-def test_a_range_of_skipped_transactions_has_no_rows_and_the_columns_of_the_table(orders: Orders) -> None:
+def test_a_range_of_skipped_transactions_has_no_rows_but_has_the_columns_of_the_table(orders: Orders) -> None:
     orders.run(1)
     for _ in range(2):
         orders.pipeline.skip(orders.pipeline.begin(f"o{orders.pipeline.ledger.current()}").txid)
@@ -394,7 +394,7 @@ def test_a_range_of_skipped_transactions_has_no_rows_and_the_columns_of_the_tabl
     assert set(source.emit_arrow(ATTEMPT, batch.metadata).schema.names) == {"key", "n"}
 
 
-def test_an_upstream_source_takes_the_place_of_the_ledger_from_its_transaction() -> None:
+def test_an_upstream_source_uses_the_ledger_connection_of_its_transaction() -> None:
     source = UpstreamSource(SqlTable("warehouse", table="orders"), topology="orders")
     placed = source.in_ledger("zk", "/other")
     assert (placed.zookeeper_conn_id, placed.root, placed.upstream) == ("zk", "/other", "orders")
@@ -405,7 +405,7 @@ def test_an_upstream_source_takes_the_place_of_the_ledger_from_its_transaction()
 # --- corrections -------------------------------------------------------------------------------------------------
 
 
-def test_an_upstream_set_back_to_before_a_correction_is_refused_by_name(orders: Orders) -> None:
+def test_an_upstream_topology_restored_to_before_a_correction_is_refused(orders: Orders) -> None:
     source = orders.run(1).source()
     totals = Pipeline(orders.store, ROOT, [MemoryState("t", values={"n": Sum()})], topology="totals", upstream="orders")
     batch = source.decide(ATTEMPT, None)

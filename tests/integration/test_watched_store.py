@@ -48,7 +48,7 @@ def test_unchanged_records_are_read_once(watched: WatchedStore, store: ZooKeeper
     eventually(lambda: topology_view(watched, pipeline.paths) == fresh, SOON, "the change is seen")
 
 
-def test_created_deleted_and_changed_records_are_seen(
+def test_a_read_returns_created_deleted_and_changed_records(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     store.ensure(zookeeper_root)
@@ -70,7 +70,7 @@ def test_created_deleted_and_changed_records_are_seen(
         eventually(seen, SOON, f"{writes} are seen")
 
 
-def test_an_answer_that_a_change_has_overtaken_is_not_kept(
+def test_a_cached_read_never_returns_an_older_value_than_an_earlier_read(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     store.ensure(zookeeper_root)
@@ -100,7 +100,7 @@ def test_changes_during_a_lost_connection_are_seen(
     assert watched.mark(path) != mark
 
 
-def test_long_records_are_cached_up_to_a_total_size(
+def test_long_records_are_cached_up_to_a_limit_of_their_total_size(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_tx.ledger.store.zookeeper.MOST_BYTES", 2_000)
@@ -112,7 +112,7 @@ def test_long_records_are_cached_up_to_a_total_size(
         assert sum(len(each.data) for each in watched._found.values()) <= 2_000 + 900
 
 
-def test_a_committed_transaction_is_read_without_a_watch(
+def test_a_committed_transaction_is_read_without_setting_a_watch(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root)

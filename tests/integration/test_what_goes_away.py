@@ -94,7 +94,7 @@ def _admin(server: LocalPostgres, *statements: str) -> None:
             connected.exec_driver_sql(statement)
 
 
-def test_an_unreachable_database_fails_the_commit_and_the_next_try_counts_once(
+def test_a_commit_fails_while_its_database_is_unreachable_and_the_next_try_counts_once(
     store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, tmp_path: Path
 ) -> None:
     near, away = (
@@ -164,7 +164,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("counted_up_to", "statement", "left"), CASES)
-def test_a_table_that_lost_values_but_not_its_fence_is_refused_with_the_repair_command(
+def test_a_table_that_lost_values_but_kept_its_fence_is_refused_with_the_repair_command(
     store: ZooKeeperStore,
     zookeeper_root: str,
     postgres: LocalPostgres,
@@ -200,7 +200,7 @@ def test_a_table_that_lost_values_but_not_its_fence_is_refused_with_the_repair_c
     assert total(counted(url, "shop")) == held + one
 
 
-def test_verify_finds_a_lost_row_of_a_large_table_that_the_last_commit_did_not_touch(
+def test_verify_finds_a_lost_row_that_the_last_commit_did_not_change_in_a_large_table(
     store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "COUNTED", LARGE)

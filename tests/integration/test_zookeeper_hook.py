@@ -58,13 +58,13 @@ def test_the_test_button_reports_whether_the_server_answers(
     assert "ZooKeeper 127.0.0.1:1 (connection zk) cannot be reached" in said
 
 
-def test_a_store_is_closed_at_the_end_of_its_block() -> None:
+def test_a_store_is_closed_at_the_end_of_its_with_block() -> None:
     with ZooKeeperHook("zk").store() as store:
         assert store.get("/") is not None
     assert store.ended
 
 
-def test_a_missing_pem_file_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, zookeeper: LocalZooKeeper) -> None:
+def test_a_missing_pem_file_causes_a_one_line_error(monkeypatch: pytest.MonkeyPatch, zookeeper: LocalZooKeeper) -> None:
     fields = {"host": zookeeper.hosts, "extra": {"use_tls": True, "ca_file": "/nowhere/ca.pem"}}
     monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", **fields}))
     with pytest.raises(ConfigError, match="ca_file of connection zk = '/nowhere/ca.pem'"):
@@ -91,7 +91,7 @@ def test_a_forked_child_creates_its_own_client() -> None:
     assert shared.get("/") is not None
 
 
-def test_a_shared_client_that_ended_is_replaced() -> None:
+def test_a_shared_client_is_replaced_after_it_was_closed() -> None:
     first = shared_store("zk")
     (kept,) = kept_client._kept.values()
     disconnect(kept._client)
@@ -101,7 +101,7 @@ def test_a_shared_client_that_ended_is_replaced() -> None:
 
 
 @pytest.mark.lead
-def test_a_shared_client_that_an_older_server_does_not_serve_is_replaced(
+def test_a_shared_client_is_replaced_if_an_older_server_refuses_its_session(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     copy = tmp_path_factory.mktemp("snapshot")
@@ -127,7 +127,7 @@ def put_into(monkeypatch: pytest.MonkeyPatch, server: LocalZooKeeper) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": server.hosts}))
 
 
-def test_a_kept_client_follows_a_changed_connection_to_another_server(
+def test_a_kept_client_uses_the_new_server_after_its_connection_was_changed(
     monkeypatch: pytest.MonkeyPatch, zookeeper: LocalZooKeeper
 ) -> None:
     with LocalZooKeeper(fsync=False) as moved:
@@ -146,7 +146,7 @@ def test_a_kept_client_follows_a_changed_connection_to_another_server(
         board._kept.close()
 
 
-def test_a_kept_client_is_reused_while_its_connection_cannot_be_read(
+def test_a_kept_client_is_used_again_while_its_connection_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = shared_store("zk")
@@ -156,7 +156,7 @@ def test_a_kept_client_is_reused_while_its_connection_cannot_be_read(
     assert "Connection zk cannot be read again: host of connection zk" in caplog.text
 
 
-def test_the_steps_of_the_page_change_the_password_of_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_on_the_page_change_the_password_of_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "howto" / "run-a-zookeeper.md").read_text()
     hashed, typed = re.findall(r"```(?:bash|)\n(.*?)```", page[page.index("## Change the password") :], re.DOTALL)[:2]
     with LocalZooKeeper(fsync=False) as server:
@@ -176,7 +176,7 @@ def test_the_steps_of_the_page_change_the_password_of_a_ledger(monkeypatch: pyte
         shared_store("zk").ensure("/airflow_tx/flights/coordinator")
 
 
-def test_the_next_call_retries_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_call_connects_again_after_a_server_was_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalZooKeeper(fsync=False) as server:
         monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": server.hosts}))
         server.stop()

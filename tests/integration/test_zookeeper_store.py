@@ -103,7 +103,7 @@ def put(store: ZooKeeperStore, path: str) -> None:
 # --- an answer that never comes ----------------------------------------------------------------------------------
 
 
-def test_a_write_with_a_lost_reply_has_an_unknown_outcome_that_a_read_resolves(
+def test_the_outcome_of_a_write_with_a_lost_reply_is_unknown_until_a_read_resolves_it(
     proxy: ReplyEater, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     _, store = client_of(proxy.hosts)
@@ -118,7 +118,7 @@ def test_a_write_with_a_lost_reply_has_an_unknown_outcome_that_a_read_resolves(
     assert store.get(root) == Node(b"written", 1)
 
 
-def test_a_write_that_never_arrived_has_an_unknown_outcome_that_a_read_resolves(
+def test_the_outcome_of_a_write_that_never_arrived_is_unknown_until_a_read_resolves_it(
     server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     _, store = client_of(server.hosts, restarts=True)
@@ -133,7 +133,7 @@ def test_a_write_that_never_arrived_has_an_unknown_outcome_that_a_read_resolves(
     assert store.get(root) in (Node(b"", 0), Node(b"written", 1))
 
 
-def test_a_session_that_expires_during_a_write_leaves_an_unknown_outcome(
+def test_the_outcome_of_a_write_is_unknown_if_its_session_expires_during_the_write(
     server: LocalZooKeeper, proxy: ReplyEater, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     client, store = client_of(proxy.hosts)
@@ -150,7 +150,7 @@ def test_a_session_that_expires_during_a_write_leaves_an_unknown_outcome(
     assert client.client_id[0] != session
 
 
-def test_a_write_to_a_hanging_server_times_out_and_later_reads_see_it(
+def test_a_write_to_a_hanging_server_times_out_and_later_reads_return_the_written_record(
     server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     _, store = client_of(server.hosts, write_timeout=0.3)
@@ -200,7 +200,7 @@ def test_the_ledger_resolves_lost_replies_of_a_real_server(
 # --- a server that is away ---------------------------------------------------------------------------------------
 
 
-def test_a_request_that_was_never_sent_is_unavailable_and_names_connection_and_hosts(
+def test_a_request_that_was_not_sent_is_unavailable_and_the_error_names_connection_and_hosts(
     server: LocalZooKeeper, client_of: Connect, root: str
 ) -> None:
     client, store = client_of(server.hosts, restarts=True, read_timeout=0.5)
@@ -222,7 +222,7 @@ def test_a_request_that_was_never_sent_is_unavailable_and_names_connection_and_h
     put(store, root)
 
 
-def test_reads_outlive_a_restart_of_the_server(
+def test_reads_continue_after_a_restart_of_the_server(
     server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     _, store = client_of(server.hosts, restarts=True)
@@ -242,7 +242,9 @@ def test_reads_outlive_a_restart_of_the_server(
     reading.result(_SOON)
 
 
-def test_a_watch_wakes_when_the_connection_is_lost(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+def test_a_watch_is_triggered_when_the_connection_is_lost(
+    server: LocalZooKeeper, client_of: Connect, root: str
+) -> None:
     client, store = client_of(server.hosts)
     with store.watch(root) as watch:
         server.lose_connection(client)
@@ -257,7 +259,7 @@ def test_a_closed_client_refuses_requests_at_once(server: LocalZooKeeper, root: 
         store.get(root)
 
 
-def test_an_unreachable_server_is_a_one_line_error_within_the_connect_timeout() -> None:
+def test_an_unreachable_server_causes_a_one_line_error_within_the_connect_timeout() -> None:
     (nobody,) = free_ports(1)
     config = ClientConfig(f"127.0.0.1:{nobody}", conn_id="zk_test", login="ada", password="s3cret", connect_timeout=0.5)
     with pytest.raises(StoreUnavailable) as error:
@@ -267,7 +269,7 @@ def test_an_unreachable_server_is_a_one_line_error_within_the_connect_timeout() 
     assert "s3cret" not in told + repr(config)
 
 
-def test_an_unanswered_write_of_many_records_is_a_short_one_line_error(
+def test_an_unanswered_write_of_many_records_causes_a_short_one_line_error(
     proxy: ReplyEater, client_of: Connect, root: str
 ) -> None:
     _, store = client_of(proxy.hosts, write_timeout=0.3)
@@ -280,7 +282,7 @@ def test_an_unanswered_write_of_many_records_is_a_short_one_line_error(
 # --- sizes -------------------------------------------------------------------------------------------------------
 
 
-def test_the_chroot_prefix_of_each_path_counts_for_the_size_of_a_multi(
+def test_the_size_of_a_multi_includes_the_chroot_prefix_of_each_path(
     server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     """The server would cut the connection, and nobody would know whether it happened."""
@@ -295,9 +297,7 @@ def test_the_chroot_prefix_of_each_path_counts_for_the_size_of_a_multi(
     assert client.client_id[0] == session
 
 
-def test_the_size_limit_of_a_store_is_the_limit_of_its_servers(
-    server: LocalZooKeeper, client_of: Connect, root: str
-) -> None:
+def test_a_store_uses_the_size_limit_of_its_servers(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
     _, store = client_of(server.hosts, limit=2000)
     with pytest.raises(TooMuchMetadata, match="would hold 1900 bytes, and ZooKeeper takes at most 2000"):
         store.multi([], [Put(root, b"x" * 1900)])
@@ -307,7 +307,9 @@ def test_the_size_limit_of_a_store_is_the_limit_of_its_servers(
 # --- the owner ---------------------------------------------------------------------------------------------------
 
 
-def test_an_announcement_is_shown_until_it_is_withdrawn(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+def test_an_announcement_of_an_owner_is_visible_until_it_is_withdrawn(
+    server: LocalZooKeeper, client_of: Connect, root: str
+) -> None:
     client, store = client_of(server.hosts)
     path = f"{root}/owner"
     with store.announce(path, b"me"):
@@ -391,7 +393,7 @@ def test_an_announcement_never_blocks_and_never_fails(server: LocalZooKeeper, cl
 # --- who may see what --------------------------------------------------------------------------------------------
 
 
-def test_records_created_under_a_login_are_closed_to_other_logins(
+def test_records_created_with_a_login_cannot_be_used_with_another_login(
     server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     server.start()
@@ -475,7 +477,7 @@ def plain() -> Iterator[LocalZooKeeper]:
 
 
 @pytest.mark.parametrize(("login", "password"), [("ada", "geheim-ä"), ("jörg", "s3cret"), ("a:b", "s3cret")])
-def test_a_login_that_servers_interpret_differently_creates_no_root(
+def test_a_login_that_servers_interpret_differently_is_refused_and_creates_no_root(
     plain: LocalZooKeeper, client_of: Connect, zookeeper_root: str, login: str, password: str
 ) -> None:
     config = {"login": login, "password": password}
@@ -491,7 +493,7 @@ def test_a_login_that_servers_interpret_differently_creates_no_root(
     assert client.exists(zookeeper_root) is None
 
 
-def test_an_ascii_login_creates_a_root_on_every_server(
+def test_an_ascii_login_can_create_a_root_on_every_server(
     plain: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     login = {"login": "a-da", "password": "s3:cret !"}
@@ -519,7 +521,7 @@ def test_a_server_can_be_reached_by_its_ipv6_address(monkeypatch: pytest.MonkeyP
 # --- side by side ------------------------------------------------------------------------------------------------
 
 
-def test_two_roots_on_one_ensemble_and_two_ensembles_are_independent(
+def test_two_roots_on_one_ensemble_are_independent_and_so_are_two_ensembles(
     server: LocalZooKeeper, zookeeper: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     _, here = client_of(server.start().hosts)
@@ -566,6 +568,6 @@ def test_an_exceeded_quota_is_not_reported_as_missing_rights(monkeypatch: pytest
         (SystemZookeeperError(), "SystemZookeeperError. Nothing was changed; read the logs of its servers"),
     ],
 )
-def test_a_request_that_servers_do_not_support_is_refused_with_its_remedy(error: Exception, said: str) -> None:
+def test_a_request_that_a_server_does_not_support_is_refused_with_the_remedy(error: Exception, said: str) -> None:
     refused = request_refused(error, hosts="zk:2181", connection="zk_test", path="/tx")
     assert said in str(refused)

@@ -182,7 +182,7 @@ MUTANTS = (
         ((fence._check_continuity, "stored.applied and mine", "mine"),),
         _trace(
             test_recovery.TestTrace7,
-            "test_a_state_that_kept_a_raise_but_lost_the_updates_of_that_transaction_is_refused",
+            "test_a_state_that_kept_a_raised_fence_but_lost_the_update_is_refused",
         ),
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = (
     Mutant(
         "commit before its turn",
         ((commit.acquire, "current.txid != attempt.txid", "False"),),
-        _trace(test_answers, "test_the_turn_is_refused_before_it_has_come"),
+        _trace(test_answers, "test_a_committer_that_asks_for_the_turn_too_early_must_wait"),
     ),
     Mutant("base not compared", ((end.check_grant, "digest(before) != record.base", "False"),), TWO_OPAQUE),
     Mutant(
@@ -257,7 +257,7 @@ MUTANTS = (
         ((processing.start, "found.done and not another", "False"),),
         _trace(
             test_traces.TestTrace11,
-            "test_a_task_retried_under_the_same_id_may_still_succeed",
+            "test_a_task_that_is_retried_with_the_same_try_id_may_still_succeed",
             error=IncompleteBatch,
         ),
     ),
@@ -280,7 +280,7 @@ MUTANTS = (
     Mutant(
         "a begin does not require the topology record",
         ((begin.begin, "read.find(TopologyRecord", "read.peek_if_any(TopologyRecord"),),
-        _trace(test_traces.TestTrace25, "test_a_begin_decided_before_its_ledger_was_closed_binds_no_transaction"),
+        _trace(test_traces.TestTrace25, "test_a_begin_that_decided_before_its_ledger_was_closed_binds_no_transaction"),
     ),
     Mutant("a stale position is kept", ((replay._next_attempt, "base=decided.base,", ""),), TWO_OPAQUE),
     Mutant(
@@ -302,12 +302,12 @@ MUTANTS = (
     Mutant(
         "an answer of records of different times is believed",
         ((Ledger._run, "and read.still_holds()", ""),),
-        _trace(test_answers, "test_a_step_decides_on_records_read_at_one_moment"),
+        _trace(test_answers, "test_a_step_decides_with_records_that_were_all_read_at_the_same_time"),
     ),
     Mutant(
         "a waiting committer does not notice what happens to its own transaction",
         ((turn._in_turn, "commit.forget()", "pass"),),
-        _trace(test_answers, "test_a_waiting_committer_fails_when_its_own_transaction_has_failed"),
+        _trace(test_answers, "test_a_waiting_committer_fails_if_its_own_transaction_fails"),
     ),
     # --- one moment
     Mutant(
@@ -368,13 +368,13 @@ MUTANTS = (
         ((skip.grant_skip, "current.txid != txid", "False"),),
         _trace(
             test_skips.TestTrace5And6,
-            "test_a_skip_noted_before_its_turn_is_reported_to_the_committer_that_hands_over_the_turn",
+            "test_the_committer_that_hands_over_the_turn_learns_that_the_next_transaction_is_skipped",
         ),
     ),
     Mutant(
         "a skip does not compare the base",
         ((end.check_grant, "digest(before) != record.base", "False"),),
-        _trace(test_skips.TestTrace5And6, "test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped"),
+        _trace(test_skips.TestTrace5And6, "test_a_stale_batch_is_replayed_before_it_is_skipped"),
     ),
     Mutant(
         "a skip of what a state cannot undo",
@@ -385,7 +385,7 @@ MUTANTS = (
         ),
         _trace(
             test_skips.TestTrace2,
-            "test_a_skip_of_a_granted_transaction_in_a_transactional_state_is_refused",
+            "test_a_skip_of_a_granted_transaction_is_refused_if_the_state_is_transactional",
             source="transactional",
         ),
     ),
@@ -415,7 +415,7 @@ MUTANTS = (
         ),
         _trace(
             test_set_back.TestSkip,
-            "test_a_write_of_a_lost_grant_after_the_check_refuses_the_skip",
+            "test_a_skip_is_refused_if_a_lost_grant_writes_after_the_check_of_the_skip",
             source="transactional",
         ),
     ),
@@ -424,7 +424,7 @@ MUTANTS = (
         ((skip.withdraw_skip, "granted = record.phase is Phase.COMMITTING", "granted = False"),),
         _trace(
             test_skips.TestWhileItIsSkipped,
-            "test_a_skip_withdrawn_while_a_committer_writes_leads_to_a_replay_without_loss",
+            "test_no_row_is_lost_if_a_skip_is_withdrawn_while_a_committer_writes",
         ),
     ),
     Mutant(
@@ -459,19 +459,25 @@ MUTANTS = (
                 "*((Create(paths.run(key), encode(Binding(txid))),) if given is None else ()),",
             ),
         ),
-        _trace(test_skips.TestTrace3, "test_a_second_readmission_has_no_effect_before_its_begin_and_is_refused_after"),
+        _trace(
+            test_skips.TestTrace3,
+            "test_a_second_readmission_changes_nothing_before_its_begin_and_is_refused_afterwards",
+        ),
     ),
     Mutant(
         "re-admission is allowed twice",
         ((skip.check_skipped, "skipped.readmitted_as is not None", "False"),),
-        _trace(test_skips.TestTrace3, "test_a_second_readmission_has_no_effect_before_its_begin_and_is_refused_after"),
+        _trace(
+            test_skips.TestTrace3,
+            "test_a_second_readmission_changes_nothing_before_its_begin_and_is_refused_afterwards",
+        ),
     ),
     Mutant(
         "a transaction just allocated is taken for skipped",
         ((skip.open_record, "read.find(Skipped, paths.skipped(txid)) is not None", "True"),),
         _trace(
             test_skips.TestAnswers,
-            "test_a_transaction_allocated_during_a_withdrawal_is_not_reported_as_skipped",
+            "test_a_transaction_that_begins_during_a_withdrawal_is_not_reported_as_skipped",
             error=AlreadyFinal,
         ),
     ),
@@ -480,7 +486,7 @@ MUTANTS = (
         ((reading.position_after, "{**(before or {}), **(after or {})}", "{**(after or {})}"),),
         _trace(
             test_partitions,
-            "test_a_partition_that_is_absent_for_ten_transactions_keeps_its_position",
+            "test_a_partition_without_rows_for_ten_transactions_keeps_its_position",
             partitioned=True,
         ),
     ),
@@ -489,7 +495,7 @@ MUTANTS = (
         ((begin._new_key, "read.find(Binding, paths.run(key), new=True)", "None"),),
         _trace(
             test_recovery.TestAllocationAhead,
-            "test_an_allocation_does_not_use_a_run_id_that_a_manual_run_has",
+            "test_an_allocated_run_does_not_get_the_run_id_of_a_manual_run",
             error=TooMuchContention,
         ),
     ),
@@ -498,25 +504,25 @@ MUTANTS = (
         ((replay.begin_again, ' or (record.request == "" and not is_blocked)', ""),),
         _trace(
             test_recovery.TestAllocationAhead,
-            "test_the_run_of_an_allocated_transaction_continues_its_first_attempt_with_the_same_rows",
+            "test_the_run_of_an_allocated_transaction_begins_its_first_attempt_with_the_same_rows",
         ),
     ),
     Mutant(
         "each who finds an attempt that ended replays it",
         ((recovery.note_replay, "before.attempt == attempt.attempt and", "False and"),),
-        _trace(test_recovery.TestReplaysAreNoted, "test_a_replay_that_is_already_noted_is_not_noted_again"),
+        _trace(test_recovery.TestReplaysAreNoted, "test_a_replay_is_not_noted_twice_for_the_same_attempt"),
     ),
     Mutant(
         "replays are not counted",
         ((recovery.note_replay, " + request.counts", ""),),
-        _trace(test_recovery.TestReplaysAreNoted, "test_a_transaction_is_blocked_after_too_many_failures_in_a_row"),
+        _trace(test_recovery.TestReplaysAreNoted, "test_a_transaction_is_blocked_after_too_many_consecutive_failures"),
     ),
     Mutant(
         "a restatement that fails again and again blocks all that comes after it",
         ((recovery._stop, "record.replaces is None or ", "True or "),),
         _trace(
             test_restatements.TestGivenUp,
-            "test_a_failed_restatement_is_given_up_and_later_transactions_commit",
+            "test_a_failed_restatement_is_skipped_automatically_and_later_transactions_commit",
             journals=True,
         ),
     ),
@@ -555,34 +561,34 @@ MUTANTS = (
         ((recovery._stop, " or before.given_up", ""),),
         _trace(
             test_restatements.TestGivenUp,
-            "test_a_restatement_whose_skip_is_refused_is_blocked_until_a_person_acts",
+            "test_a_failed_restatement_that_cannot_be_skipped_is_blocked_until_a_person_acts",
             journals=True,
         ),
     ),
     Mutant(
         "all that come after one that moved are replayed",
         ((reading.stale_successors, "opened[txid].base != ended", "found or opened[txid].base != ended"),),
-        _trace(test_recovery.TestChain, "test_replays_of_the_documented_example_take_the_documented_rows"),
+        _trace(test_recovery.TestChain, "test_replays_of_the_example_in_the_documentation_take_the_documented_rows"),
     ),
     Mutant(
         "whoever wants may yield",
         ((run_slots.note_yield, "leader != waiter.run_id", "False"),),
-        _trace(test_yields, "test_a_leader_that_died_is_replaced_after_a_timeout", waiting=True),
+        _trace(test_yields, "test_a_bidding_run_that_died_is_replaced_after_a_timeout", waiting=True),
     ),
     Mutant(
         "two yield for one offer",
         ((run_slots.note_yield, "bid=None, ", ""),),
-        _trace(test_yields, "test_after_a_yield_the_next_run_must_bid_again", waiting=True),
+        _trace(test_yields, "test_the_next_run_must_bid_again_after_another_run_has_yielded", waiting=True),
     ),
     Mutant(
         "the last offer leads",
         ((run_slots.bid, "found.rank >= waiter.rank", "False"),),
-        _trace(test_yields, "test_a_later_try_of_the_leader_stays_the_leader", waiting=True),
+        _trace(test_yields, "test_a_later_try_of_the_leading_run_keeps_the_lead", waiting=True),
     ),
     Mutant(
         "an old entry lets one yield out of turn",
         ((run_slots.note_yield, " and before.blocking == waiter.blocking", ""),),
-        _trace(test_yields, "test_a_yield_entry_of_an_earlier_turn_allows_no_yield_without_a_new_bid", waiting=True),
+        _trace(test_yields, "test_a_run_must_bid_again_even_if_an_entry_of_an_earlier_yield_is_left", waiting=True),
     ),
     # --- what people act on
     Mutant(
@@ -598,12 +604,12 @@ MUTANTS = (
     Mutant(
         "an action is noted on the first of its transactions alone",
         ((version.note_action, "in records.items()", "in list(records.items())[:1]"),),
-        _trace(test_actions, "test_an_action_on_several_transactions_outdates_the_preview_of_each"),
+        _trace(test_actions, "test_an_action_on_several_transactions_makes_the_preview_of_each_transaction_outdated"),
     ),
     Mutant(
         "a version is of the first of its transactions alone",
         ((version._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
-        _trace(test_actions, "test_an_action_on_one_transaction_outdates_a_preview_of_several"),
+        _trace(test_actions, "test_an_action_on_one_transaction_makes_a_preview_of_several_transactions_outdated"),
     ),
     # --- restatements
     Mutant(
@@ -667,7 +673,7 @@ MUTANTS = (
     Mutant(
         "a grant keeps the entry of the one before it",
         ((commit.acquire, "journal=request.journal or None,", "journal=record.journal or request.journal or None,"),),
-        _restated(test_restatements.TestRestatement, "test_an_output_that_is_acked_again_gets_its_own_journal_entry"),
+        _restated(test_restatements.TestRestatement, "test_an_output_that_is_acked_again_gets_a_new_journal_entry"),
     ),
     Mutant(
         "an attempt keeps the entry of the one before it",
@@ -681,7 +687,7 @@ MUTANTS = (
         ((commit.acquire, "outputs={**request.outputs, **record.outputs},", "outputs={},"),),
         _trace(
             test_restatements,
-            "test_a_replay_compares_the_output_and_never_the_difference",
+            "test_a_replay_compares_the_output_and_not_the_difference_with_the_first_attempt",
             journals=True,
             source="transactional",
         ),
@@ -689,63 +695,69 @@ MUTANTS = (
     Mutant(
         "a restatement is known by its txid alone",
         ((replay.restating, "record.birth != noted.birth", "False"),),
-        _restated(test_restatements, "test_another_transaction_with_a_reused_txid_is_not_taken_as_the_restatement"),
+        _restated(test_restatements, "test_another_transaction_with_a_reused_txid_does_not_count_as_the_restatement"),
     ),
     Mutant(
         "a wish is fulfilled more than once",
         ((replay.Restatement.writes, "return (Delete(paths.wish(self.binding.txid)),)", "return ()"),),
         _restated(
             test_restatements.TestSkipOfARestatement,
-            "test_the_restated_transaction_counts_after_its_restatement_is_skipped",
+            "test_the_restated_transaction_counts_again_after_its_restatement_is_skipped",
         ),
     ),
     Mutant(
         "a state that went back is not looked at",
         ((replay.check_held, "if problem:", "if False:"),),
-        _restated(test_restatements.TestWant, "test_a_state_that_was_set_back_after_the_request_refuses_the_begin"),
+        _restated(
+            test_restatements.TestWant,
+            "test_begin_of_a_restatement_is_refused_if_a_state_was_set_back_after_the_request",
+        ),
     ),
     Mutant(
         "a state that went back after the begin is not looked at",
         ((commit.acquire, "if record.replaces is not None:", "if False:"),),
-        _restated(test_restatements.TestWant, "test_a_state_that_was_set_back_after_the_begin_refuses_the_turn"),
+        _restated(
+            test_restatements.TestWant,
+            "test_a_restatement_does_not_get_the_turn_if_a_state_was_set_back_after_its_begin",
+        ),
     ),
     Mutant(
         "a difference outlives what it was formed from",
         ((commit.acquire, "if (taken_back or request.held) and request.held", "if False and request.held"),),
         _restated(
             test_restatements.TestWant,
-            "test_a_difference_is_formed_again_after_a_person_accepts_a_change",
+            "test_a_difference_is_computed_again_after_a_person_accepts_a_change_of_the_state",
         ),
     ),
     Mutant(
         "what a person accepted holds for another output",
         ((commit.accept_checks, "{name: each.digest for name, each in shown.items()} != digests", "False"),),
-        _trace(test_traces.TestAcceptedChecks, "test_accepting_another_output_than_the_shown_one_is_refused"),
+        _trace(test_traces.TestAcceptedChecks, "test_accepting_an_output_other_than_the_previewed_output_is_refused"),
     ),
     Mutant(
         "who accepts again is named in place of the first person",
         ((commit.accept_checks, "each.accepted or by", "by"),),
-        _trace(test_traces.TestAcceptedChecks, "test_the_record_names_the_first_person_who_accepted_a_check"),
+        _trace(test_traces.TestAcceptedChecks, "test_the_record_keeps_the_first_person_who_accepted_a_check"),
     ),
     Mutant(
         "what a person accepted is forgotten by a replay",
         ((replay._next_attempt, "checks=record.accepted_checks", "checks={}"),),
         _trace(
             test_traces.TestAcceptedChecks,
-            "test_a_replay_keeps_accepted_checks_and_drops_other_failed_checks",
+            "test_a_replay_keeps_accepted_checks_and_drops_failed_checks_that_were_not_accepted",
         ),
     ),
     Mutant(
         "which columns a state has is not looked at",
         ((replay.held_at, "topology.columns.get(state)", "None"),),
-        _restated(test_restatements.TestWant, "test_a_difference_is_formed_again_after_a_column_was_dropped"),
+        _restated(test_restatements.TestWant, "test_a_difference_is_computed_again_after_a_column_was_dropped"),
     ),
     Mutant(
         "a value is replaced to which another transaction has contributed since",
         ((replay.held_at, "topology.states.get(state)", "None"),),
         Trace(
             partial(
-                test_restatements.TestWant().test_a_difference_that_replaces_values_is_formed_again_after_another_commit,
+                test_restatements.TestWant().test_a_difference_that_replaces_values_is_computed_again_after_another_commit,
                 sole=True,
             ),
             {"journals": True},
@@ -755,14 +767,17 @@ MUTANTS = (
     Mutant(
         "a state that went back is not noted",
         ((life._Walk._takes_loss, "self.losses.insert(0,", "[].insert(0,"),),
-        _restated(test_restatements.TestWant, "test_a_state_that_was_set_back_after_the_request_refuses_the_begin"),
+        _restated(
+            test_restatements.TestWant,
+            "test_begin_of_a_restatement_is_refused_if_a_state_was_set_back_after_the_request",
+        ),
     ),
     Mutant(
         "a new state has the name of another one",
         ((end._topology_after, "if old not in states", "if True"),),
         _restated(
             test_restatements.TestRename,
-            "test_a_new_state_with_an_earlier_name_does_not_inherit_the_old_transactions",
+            "test_a_new_state_does_not_inherit_transactions_of_a_state_that_had_its_name_earlier",
         ),
     ),
     Mutant(
@@ -778,18 +793,18 @@ MUTANTS = (
     Mutant(
         "a fence does not name the entry",
         ((end.fence_batch, "journal=of.journal,", "journal=None,"),),
-        _rebuilt("test_a_rebuild_keeps_a_complete_restatement_and_allows_to_restate_it", gone=True),
+        _rebuilt("test_a_rebuild_keeps_a_complete_restatement_which_can_then_be_restated", gone=True),
     ),
     Mutant(
         "a rebuilt ledger re-admits a skipped restatement",
         ((chain.expected, "if each.replaces is not None:", "if False:"),),
-        _rebuilt("test_a_rebuild_keeps_a_restated_transaction_whose_restatement_was_skipped", gone=True),
+        _rebuilt("test_a_rebuild_keeps_a_restated_transaction_if_its_restatement_was_skipped", gone=True),
     ),
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
         ((chain._bound_after, "each.replaces is None or _is_committed(each)", "True"),),
         _rebuilt(
-            "test_a_rebuild_keeps_a_restated_transaction_whose_restatement_was_skipped",
+            "test_a_rebuild_keeps_a_restated_transaction_if_its_restatement_was_skipped",
             gone=False,
             error=SkippedTransaction,
         ),
@@ -798,7 +813,7 @@ MUTANTS = (
         "a rebuilt ledger binds the run to a restatement that was skipped earlier",
         ((chain._bound_after, "each.replaces is None or _is_committed(each)", "True"),),
         _rebuilt(
-            "test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt_only",
+            "test_a_rebuild_cannot_recognize_a_skipped_restatement_without_its_receipt",
             gone=True,
             error=SkippedTransaction,
         ),
@@ -806,12 +821,12 @@ MUTANTS = (
     Mutant(
         "a rebuilt ledger forgets the runs of what was skipped earlier",
         ((rebuild._bound_by_receipts, "**skipped, ", ""),),
-        _rebuilt("test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt_only", gone=True),
+        _rebuilt("test_a_rebuild_cannot_recognize_a_skipped_restatement_without_its_receipt", gone=True),
     ),
     Mutant(
         "a rebuilt ledger restates what came before",
         ((rebuild._topology_after, "rebuilt=plan.current - 1", "rebuilt=0"),),
-        _rebuilt("test_transactions_from_before_a_rebuild_cannot_be_restated", gone=False),
+        _rebuilt("test_transactions_that_committed_before_a_rebuild_cannot_be_restated", gone=False),
     ),
     Mutant(
         "a rebuilt ledger keeps wishes",
@@ -822,7 +837,7 @@ MUTANTS = (
                 "",
             ),
         ),
-        _rebuilt("test_a_rebuild_deletes_requests", gone=False),
+        _rebuilt("test_a_rebuild_deletes_all_requests_for_restatements", gone=False),
     ),
     Mutant(
         "the mark writes no line",
@@ -835,17 +850,17 @@ MUTANTS = (
             (begin._first_of, "line.first", "0"),
             (book.ended_lines, "before is not None and before.first", "False"),
         ),
-        _ends("test_a_restatement_of_a_restatement_is_the_end_of_the_first_transactions_chain"),
+        _ends("test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_transaction"),
     ),
     Mutant(
         "a restatement that begins before its chain is known ends none",
         ((book.ended_lines, "before is not None and before.first", "False"),),
-        _ends("test_a_restatement_begun_before_older_lines_were_added_is_the_end_of_their_chain"),
+        _ends("test_a_restatement_begun_before_a_repair_of_the_book_ends_the_chain_of_the_added_lines"),
     ),
     Mutant(
         "a restatement does not note its end",
         ((book._ended, "[replace(begins, end=line.txid)]", "[]"),),
-        _ends("test_a_restatement_of_a_restatement_is_the_end_of_the_first_transactions_chain"),
+        _ends("test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_transaction"),
     ),
     Mutant(
         "the book of a rebuilt ledger begins where lines are missing",
@@ -855,17 +870,17 @@ MUTANTS = (
     Mutant(
         "what is taken back keeps its lines",
         ((roll_forward.back, "*_lines_taken_back(read, paths, topology, {**kept, **records})", "*()"),),
-        _ends("test_a_restatement_that_was_taken_back_does_not_count_and_the_earlier_end_counts_again"),
+        _ends("test_an_earlier_end_counts_again_after_its_restatement_was_taken_back"),
     ),
     Mutant(
         "older lines are put where others are missing behind them",
         ((older_lines.older_lines, "min([topology.book or current, *txids])", "min([current, *made.lines])"),),
-        _ends("test_an_interrupted_repair_of_older_lines_leaves_no_gap"),
+        _ends("test_an_interrupted_repair_of_the_book_of_ends_leaves_no_gap"),
     ),
     Mutant(
         "a skipped transaction is of no version",
         ((version._records, " or read.find(Skipped, paths.skipped(txid))", ""),),
-        _trace(test_actions, "test_the_second_of_two_readmissions_of_one_version_is_refused"),
+        _trace(test_actions, "test_the_second_of_two_readmissions_with_the_same_version_is_refused"),
     ),
 )
 

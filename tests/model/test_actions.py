@@ -20,7 +20,7 @@ def act(topology: Topology, shown: str, *txids: int) -> None:
     topology.ledger().run(note_action, txids, shown)
 
 
-def test_the_second_action_on_one_version_is_refused_and_changes_no_transaction(
+def test_the_second_action_with_the_same_version_is_refused_and_changes_no_transaction(
     topology: Topology,
 ) -> None:
     for run in ("r1", "r2", "r3"):
@@ -37,7 +37,7 @@ def test_the_second_action_on_one_version_is_refused_and_changes_no_transaction(
     assert [replace(each, op="") for each in after] == [replace(each, op="") for each in before]
 
 
-def test_an_action_on_several_transactions_outdates_the_preview_of_each(topology: Topology) -> None:
+def test_an_action_on_several_transactions_makes_the_preview_of_each_transaction_outdated(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     Run(topology, "r2").begin(1)
     each = {txid: version(topology, txid) for txid in (1, 2)}
@@ -47,7 +47,7 @@ def test_an_action_on_several_transactions_outdates_the_preview_of_each(topology
             act(topology, shown, txid)
 
 
-def test_an_action_on_one_transaction_outdates_a_preview_of_several(topology: Topology) -> None:
+def test_an_action_on_one_transaction_makes_a_preview_of_several_transactions_outdated(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     Run(topology, "r2").begin(1)
     shown = version(topology, 1, 2)
@@ -56,7 +56,7 @@ def test_an_action_on_one_transaction_outdates_a_preview_of_several(topology: To
         act(topology, shown, 1, 2)
 
 
-def test_a_transaction_that_made_progress_has_another_version(topology: Topology) -> None:
+def test_the_version_of_a_transaction_changes_when_the_transaction_makes_progress(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     shown = [version(topology, 1)]
@@ -70,7 +70,7 @@ def test_a_transaction_that_made_progress_has_another_version(topology: Topology
             act(topology, outdated, 1)
 
 
-def test_the_second_of_two_readmissions_of_one_version_is_refused(topology: Topology) -> None:
+def test_the_second_of_two_readmissions_with_the_same_version_is_refused(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     topology.skip(1)
     shown = version(topology, 1)

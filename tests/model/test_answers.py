@@ -22,7 +22,7 @@ from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG
 
 
-def test_a_step_decides_on_records_read_at_one_moment(topology: Topology) -> None:
+def test_a_step_decides_with_records_that_were_all_read_at_the_same_time(topology: Topology) -> None:
     store, paths = MemoryStore(), Paths("/tx", "t")
     for path in (paths.current, paths.allocated):
         store.ensure(path)
@@ -49,7 +49,7 @@ def test_a_batch_is_complete_only_when_every_task_has_acked(topology: Topology) 
         run.committer().processed()
 
 
-def test_the_turn_is_refused_before_it_has_come(topology: Topology) -> None:
+def test_a_committer_that_asks_for_the_turn_too_early_must_wait(topology: Topology) -> None:
     first, second = Run(topology, "r1"), Run(topology, "r2")
     first.processed(1, {"a": 1})
     second.processed(1, {"b": 1})
@@ -95,7 +95,7 @@ class Waiting:
         self.commit = Commit(self.spec, begun, (), topology.ledger(), ti, LOG)  # type: ignore[arg-type]
 
 
-def test_a_waiting_committer_fails_when_its_own_transaction_has_failed(topology: Topology) -> None:
+def test_a_waiting_committer_fails_if_its_own_transaction_fails(topology: Topology) -> None:
     """Not only at its turn, which may be hours away: its run would hold its slot for nothing."""
     first, second = Run(topology, "r1"), Run(topology, "r2")
     first.processed(1, {"a": 1})

@@ -98,7 +98,7 @@ def test_the_ledgers_match_the_model_on_random_walks(stages: int) -> None:
         pair.rest()
 
 
-def test_a_correction_between_decision_and_begin_of_a_readmission_is_noticed() -> None:
+def test_a_correction_that_commits_before_a_readmission_begins_is_noticed() -> None:
     """The readmission has decided its ends before: the cursor must not pass the correction because of the skip."""
     pair = Pair(SKIPPED)
     pair.go(
@@ -147,7 +147,9 @@ NOT_TAKEN = "the cursor passes what is not taken"
 @pytest.mark.parametrize(
     "lacking", [pytest.param(each, marks=[pytest.mark.long] if each == NOT_TAKEN else []) for each in LACKS]
 )
-def test_the_driver_finds_code_that_lacks_a_rule_of_chains(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+def test_the_driver_finds_code_in_which_a_rule_of_chains_is_missing(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
     shape, owner, name, lacks = LACKS[lacking]
     monkeypatch.setattr(owner, name, lacks)
     with pytest.raises(AssertionError):

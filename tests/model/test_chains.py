@@ -22,7 +22,7 @@ WALKS = 300
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-def test_random_walks_over_more_stages_end_exact(stages: int) -> None:
+def test_random_walks_over_two_or_three_stages_end_with_exact_tables(stages: int) -> None:
     for seed in range(WALKS):
         shape = Shape(EVERYTHING, stages=stages, window=3, sizes=(1, 0)[: seed % 3])
         assert not (found := walk(shape, RIGHT, seed, 60)).wrong, (seed, found)
@@ -250,13 +250,13 @@ LACKING = {
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_the_model_finds_a_wrong_end_for_a_chain_that_lacks_a_rule(lacking: str) -> None:
+def test_the_model_finds_a_wrong_table_for_each_missing_rule_of_chains(lacking: str) -> None:
     rules, shape, path, wrong = LACKING[lacking]
     found = explore(shape, rules)
     assert (spelled(found.path), found.wrong) == (path, wrong)
 
 
-def test_each_world_that_shows_a_missing_rule_ends_exact_with_all_rules() -> None:
+def test_each_case_that_shows_a_missing_rule_is_also_explored_with_all_rules() -> None:
     assert {lacking.shape for lacking in LACKING.values()} <= {*QUICK, *LARGER}
 
 
@@ -275,7 +275,7 @@ def follow_ups(world: World) -> int:
     return sum(bool(each.replaces) for each in left.stages[1].transactions)
 
 
-def test_rows_are_not_read_between_the_write_of_a_restatement_and_its_mark() -> None:
+def test_rows_are_not_read_between_the_write_of_a_restatement_and_the_end_of_its_commit() -> None:
     """C1: the rows of the first are gone while it counts; the attempt waits, and has its ends decided again."""
     window = "U: begin 1, write 1, mark 1, restate 1, write 2; D: decide up to 1, allocate"
     assert possible_in(after(ONE, window), ONE).keys() == {"U: mark 2", "D: follow"}
@@ -283,7 +283,7 @@ def test_rows_are_not_read_between_the_write_of_a_restatement_and_its_mark() -> 
     assert "D: ask again 1" in possible_in(after(ONE, f"{window}; U: mark 2"), ONE)
 
 
-def test_several_corrections_of_a_range_cause_one_follow_up() -> None:
+def test_several_corrections_of_one_range_cause_only_one_follow_up() -> None:
     """C9: it waits while U restates more of its range, until ten minutes are over."""
     corrected = f"{BOTH_FINAL}D: decide up to 2, {COMMIT}; U: restate 1, write 3, restate 2, mark 3"
     assert after(TWO, f"{corrected}; D: follow").stages[1].wanted == ()
@@ -293,7 +293,7 @@ def test_several_corrections_of_a_range_cause_one_follow_up() -> None:
     assert after(TWO, f"{corrected}; D: follow", Rules(gathers=False)).stages[1].wanted == (1,)
 
 
-def test_a_range_has_a_limit_that_bounds_the_rows_a_correction_reads_again() -> None:
+def test_a_limit_of_the_range_bounds_the_rows_that_a_correction_must_read_again() -> None:
     """C10."""
     shape = Shape(Budget(fresh=3))
     backlog = f"{BOTH_FINAL}U: begin 3, write 3, mark 3"
@@ -311,7 +311,7 @@ def test_a_range_has_a_limit_that_bounds_the_rows_a_correction_reads_again() -> 
         ("at once", {"D: decide up to 1"}, {"D: decide up to 2", "D: decide up to 1"}),
     ],
 )
-def test_a_range_without_rows_is_taken_once_it_is_long_enough(
+def test_a_range_without_rows_is_taken_after_it_has_reached_its_limit(
     when: str, after_one: set[str], after_two: set[str]
 ) -> None:
     """C11: never taken, it is read again for ever; taken at once, each transaction without rows makes one in D."""

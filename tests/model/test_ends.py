@@ -69,14 +69,14 @@ def test_each_final_transaction_has_a_line_in_the_book_of_ends(kept: Topology) -
     assert {txid: line.outcome for txid, line in lines(kept).items()} == {1: Outcome.COMMITTED, 2: Outcome.SKIPPED}
 
 
-def test_a_restatement_of_a_restatement_is_the_end_of_the_first_transactions_chain(kept: Topology) -> None:
+def test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_transaction(kept: Topology) -> None:
     commit(kept, "r1")
     restate(kept, 1, "r1")
     restate(kept, 2, "r1")
     assert chains(kept) == {1: (0, 3), 2: (1, 0), 3: (1, 0)}
 
 
-def test_a_restatement_begun_before_older_lines_were_added_is_the_end_of_their_chain(kept: Topology) -> None:
+def test_a_restatement_begun_before_a_repair_of_the_book_ends_the_chain_of_the_added_lines(kept: Topology) -> None:
     commit(kept, "r1")
     restate(kept, 1, "r1")
     without_book(kept)
@@ -99,7 +99,7 @@ def test_the_book_of_a_rebuilt_ledger_begins_at_the_first_complete_line(kept: To
     assert list(lines(kept)) == [3]
 
 
-def test_a_restatement_that_was_taken_back_does_not_count_and_the_earlier_end_counts_again(kept: Topology) -> None:
+def test_an_earlier_end_counts_again_after_its_restatement_was_taken_back(kept: Topology) -> None:
     commit(kept, "r1")
     tokens: dict[str, Token] = {each.name: each.fence().token for each in kept.states}  # type: ignore[union-attr]
     position = kept.position(1)
@@ -109,7 +109,7 @@ def test_a_restatement_that_was_taken_back_does_not_count_and_the_earlier_end_co
     assert lines(kept)[2].outcome is None
 
 
-def test_an_interrupted_repair_of_older_lines_leaves_no_gap(kept: Topology) -> None:
+def test_an_interrupted_repair_of_the_book_of_ends_leaves_no_gap(kept: Topology) -> None:
     for number in range(1, LINES_A_PAGE + 2):
         commit(kept, f"r{number}")
     without_book(kept)

@@ -95,7 +95,7 @@ def reports(request: pytest.FixtureRequest) -> Iterator[dict[Shape, Future[Repor
 
 @pytest.mark.worth("every interleaving: the strongest test of the protocol")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_interleaving_counts_each_row_once_in_order_and_can_continue(
+def test_every_interleaving_of_steps_counts_each_row_once_and_in_order_and_can_continue(
     reports: dict[Shape, Future[Report]], shape: Shape, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = reports[shape].result()
@@ -124,14 +124,14 @@ def test_a_reader_of_one_state_never_sees_a_partial_transaction() -> None:
     assert explore(Shape("opaque", 1, 2, 0)).torn == 0
 
 
-def test_every_mutant_applies_to_the_current_code() -> None:
+def test_every_mutant_can_be_applied_to_the_current_code() -> None:
     for mutant in MUTANTS:
         with applied(mutant):
             pass
 
 
 @pytest.mark.parametrize("mutant", [each if at % 6 == 0 else long(each) for at, each in enumerate(MUTANTS)], ids=str)
-def test_the_exploration_finds_each_removed_rule(mutant: Mutant) -> None:
+def test_the_exploration_finds_each_mutant_that_removes_a_rule(mutant: Mutant) -> None:
     assert why_found(mutant), "the trace, or the explorer, did not notice"
     if isinstance(mutant.shape, Trace):
         mutant.shape.run()
@@ -161,7 +161,7 @@ def by(error: type[TxError] | None) -> Trace:
         ("attempt.no_such_attribute", AttributeError),
     ],
 )
-def test_a_mutant_that_only_crashes_the_code_is_an_error_and_does_not_count_as_found(
+def test_a_mutant_that_only_crashes_the_code_causes_an_error_and_does_not_count_as_found(
     found_by: Shape | Trace, instead: str, error: type[Exception]
 ) -> None:
     stopped = Mutant("the code stops", ((processing.newest_record, NEWEST, instead),), found_by)
@@ -169,7 +169,7 @@ def test_a_mutant_that_only_crashes_the_code_is_an_error_and_does_not_count_as_f
         why_found(stopped)
 
 
-def test_an_unexpected_refusal_in_a_trace_is_an_error() -> None:
+def test_an_unexpected_refusal_in_a_trace_causes_an_error() -> None:
     stale = Mutant("no attempt is the newest", ((processing.newest_record, NEWEST, "True"),), by(None))
     with pytest.raises(StaleAttempt):
         why_found(stale)
@@ -186,6 +186,6 @@ def test_an_unexpected_refusal_in_a_trace_is_an_error() -> None:
     ],
     ids=str,
 )
-def test_the_reductions_of_the_exploration_lose_no_ending(shape: Shape) -> None:
+def test_the_reduced_exploration_finds_the_same_endings_as_the_full_exploration(shape: Shape) -> None:
     """Reading as soon as possible and letting unrelated runs wait end as every call in every order does."""
     assert explore(shape).endings == explore(shape, eager=False, reduce=False).endings

@@ -117,18 +117,18 @@ def explore(family: Family, depth: int, *without: str) -> tuple[str, Trace]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_short_history_of_states_ends_wrong_or_stuck(family: str) -> None:
+def test_no_short_history_of_states_ends_with_wrong_values_or_stuck(family: str) -> None:
     assert explore(FAMILIES[family], FAMILIES[family].quick) == ("", [])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_long_history_of_states_ends_wrong_or_stuck(family: str) -> None:
+def test_no_long_history_of_states_ends_with_wrong_values_or_stuck(family: str) -> None:
     assert explore(FAMILIES[family], FAMILIES[family].depth) == ("", [])
 
 
 @pytest.mark.parametrize("rules", WITHOUT)
-def test_the_model_finds_a_wrong_history_without_each_rule(rules: str) -> None:
+def test_the_model_finds_a_wrong_history_for_each_missing_rule(rules: str) -> None:
     told, family, depth = WITHOUT[rules]
     what, history = explore(FAMILIES[family], depth, *rules.split())
     assert what, told

@@ -49,7 +49,9 @@ class LosesOneReply:
 
 @pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
-def test_a_read_resolves_a_lost_reply_at_any_step(store: Callable[[], Any], root: str, number: int, done: bool) -> None:
+def test_a_read_resolves_the_lost_reply_of_any_step(
+    store: Callable[[], Any], root: str, number: int, done: bool
+) -> None:
     losing = LosesOneReply(store(), number, done)
     topology = Topology(lambda: losing, root, [counts("s0")])
     for run_id in ("r1", "r2"):
@@ -193,7 +195,7 @@ def seen(topology: Topology) -> dict[str, Any]:
 
 @pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
 @pytest.mark.parametrize("prepared", STEPS, ids=lambda step: step.__name__)
-def test_a_lost_reply_at_a_new_step_changes_neither_its_answer_nor_what_is_stored(
+def test_a_lost_reply_of_a_step_does_not_change_its_answer_or_the_stored_records(
     store: Callable[[], Any], root: str, prepared: Callable[[Topology], Any], done: bool
 ) -> None:
     losing = LosesOneReply(store(), 0, done)
@@ -207,7 +209,7 @@ def test_a_lost_reply_at_a_new_step_changes_neither_its_answer_nor_what_is_store
 
 
 @pytest.mark.parametrize("prepared", [step for step in STEPS if step not in TWO_GRANTS], ids=lambda step: step.__name__)
-def test_a_repeated_new_step_gives_the_same_answer_and_changes_no_record(
+def test_a_repeated_step_returns_the_same_answer_and_changes_no_record(
     topology: Topology, prepared: Callable[[Topology], Any]
 ) -> None:
     step = prepared(topology)
@@ -227,7 +229,7 @@ def test_a_repeated_commit_counts_once(topology: Topology) -> None:
     assert topology.totals() == {"a": 1}
 
 
-def test_a_committer_set_to_failed_between_write_and_mark_is_replaced_by_another(
+def test_a_committer_that_was_set_to_failed_after_its_write_is_replaced_by_another(
     topology: Topology,
 ) -> None:
     run = Run(topology, "r1")

@@ -51,17 +51,19 @@ def torn_cases(found: dict[Case, Found]) -> list[Case]:
 # --- the plan that was chosen -------------------------------------------------------------------------------------
 
 
-def test_a_moment_is_never_torn_always_exact_and_can_continue() -> None:
+def test_a_reader_never_sees_partial_values_of_a_moment_and_the_totals_are_exact() -> None:
     assert promises_broken(CASES, MOMENT, MOMENT) == set()
 
 
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_states_written_one_by_one_are_torn_in_every_case_but_exact(cases: Sequence[Case]) -> None:
+def test_a_reader_may_see_partial_values_of_states_written_one_by_one_but_totals_are_exact(
+    cases: Sequence[Case],
+) -> None:
     for case in cases:
         assert set(explore(case, ONE_BY_ONE, ONE_BY_ONE).broken) == {TORN}
 
 
-def test_a_refusal_by_the_second_state_leaves_states_written_one_by_one_torn_at_rest() -> None:
+def test_partial_values_stay_visible_if_the_second_state_written_one_by_one_is_refused() -> None:
     case = Case(("value", "value", "value"), refused=(1, "write", "B"))
     found = explore(case, ONE_BY_ONE, ONE_BY_ONE)
     assert found.broken[TORN] == (1, 1, 1, 1), "A, B and C are raised, then A is written"
@@ -74,7 +76,7 @@ def test_a_refusal_by_the_second_state_leaves_states_written_one_by_one_torn_at_
 
 
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_an_older_attempt_written_one_by_one_is_torn_until_the_moment_of_the_newer_attempt(
+def test_partial_values_of_an_older_attempt_are_visible_until_the_newer_attempt_commits(
     cases: Sequence[Case],
 ) -> None:
     found = {case: explore(case, ONE_BY_ONE, MOMENT) for case in cases}
@@ -85,7 +87,9 @@ def test_an_older_attempt_written_one_by_one_is_torn_until_the_moment_of_the_new
 
 
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_an_older_attempt_written_in_a_moment_is_torn_only_by_the_newer_attempt(cases: Sequence[Case]) -> None:
+def test_partial_values_of_a_moment_appear_only_if_the_newer_attempt_writes_states_one_by_one(
+    cases: Sequence[Case],
+) -> None:
     found = {case: explore(case, MOMENT, ONE_BY_ONE) for case in cases}
     assert len(torn_cases(found)) == len(cases)
     for each in found.values():
@@ -100,7 +104,7 @@ def test_an_older_attempt_written_in_a_moment_is_torn_only_by_the_newer_attempt(
     ("older", "newer"), [(RAISE_ALL, RAISE_ALL), (MOMENT, AFTER)], ids=["of both", "of the newer attempt"]
 )
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_separate_raises_are_torn_only_if_the_kinds_of_states_differ(
+def test_separate_raises_show_partial_values_only_for_states_of_different_kinds(
     cases: Sequence[Case], older: str, newer: str
 ) -> None:
     """Such a raise rolls a SqlState back, while a SqlTable keeps its rows until the write."""
@@ -110,7 +114,7 @@ def test_separate_raises_are_torn_only_if_the_kinds_of_states_differ(
     assert all(set(each.broken) <= {TORN} for each in found.values())
 
 
-def test_a_table_that_drops_its_rows_at_the_raise_is_torn_by_a_restatement() -> None:
+def test_a_table_that_removes_rows_at_the_raise_shows_partial_values_during_a_restatement() -> None:
     rules = Rules(table_taken_out_at="raise")
     torn = [case for case in CASES if explore(case, RAISE_ALL, RAISE_ALL, rules).torn]
     assert any(case.restates and "transactional" not in case.kinds for case in torn)
@@ -138,23 +142,23 @@ AFTER_ANOTHER = [
 NO_ROLL_BACK = Rules(rolls_back="AC")
 
 
-def test_every_plan_that_lacks_a_rule_is_looked_at() -> None:
+def test_a_plan_without_the_rule_is_tested_for_every_rule_of_a_moment() -> None:
     assert set(BREAKS) == {*LACKING, ONLY_WITH_ROWS}
 
 
 @pytest.mark.parametrize("lacking", BREAKS)
-def test_each_plan_that_lacks_a_rule_breaks_its_listed_promises(lacking: str) -> None:
+def test_each_missing_rule_of_a_moment_breaks_its_listed_promises(lacking: str) -> None:
     assert some_case_breaks(BREAKS[lacking], lacking, lacking)
 
 
 @pytest.mark.parametrize(("older", "newer", "promises"), AFTER_ANOTHER)
-def test_each_plan_that_lacks_a_rule_breaks_its_listed_promises_after_another_plan(
+def test_each_missing_rule_breaks_its_listed_promises_after_an_attempt_with_another_plan(
     older: str, newer: str, promises: set[str]
 ) -> None:
     assert some_case_breaks(promises, older, newer)
 
 
-def test_a_member_that_is_not_rolled_back_is_torn() -> None:
+def test_a_state_that_does_not_roll_back_breaks_the_promises_of_a_moment() -> None:
     assert some_case_breaks({TORN, INEXACT}, MOMENT, MOMENT, NO_ROLL_BACK)
 
 
@@ -162,14 +166,14 @@ def test_a_member_that_is_not_rolled_back_is_torn() -> None:
 @pytest.mark.parametrize(
     ("older", "newer", "promises"), [*((name, name, found) for name, found in BREAKS.items()), *AFTER_ANOTHER]
 )
-def test_a_plan_that_lacks_a_rule_breaks_exactly_its_listed_promises(
+def test_a_missing_rule_of_a_moment_breaks_exactly_its_listed_promises(
     older: str, newer: str, promises: set[str]
 ) -> None:
     assert promises_broken(CASES, older, newer) == promises
 
 
 @pytest.mark.long
-def test_a_single_fence_for_a_group_is_mostly_found_after_an_attempt_written_one_by_one() -> None:
+def test_a_wrong_shared_fence_is_found_mostly_after_an_attempt_that_writes_states_one_by_one() -> None:
     """Moments against moments hide it: a test of a mutant lets attempts of different plans meet."""
     inexact = {
         older: sum(INEXACT in explore(case, older, "one fence for the group").broken for case in CASES)

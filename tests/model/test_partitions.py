@@ -12,7 +12,7 @@ from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 
 
-def test_a_partition_that_is_absent_for_ten_transactions_keeps_its_position(partitioned: Topology) -> None:
+def test_a_partition_without_rows_for_ten_transactions_keeps_its_position(partitioned: Topology) -> None:
     Run(partitioned, "r1").whole({"A": 1, "B": 5})
     for number in range(2, 12):
         Run(partitioned, f"r{number}").whole({"A": 1})
@@ -23,7 +23,7 @@ def test_a_partition_that_is_absent_for_ten_transactions_keeps_its_position(part
     assert partitioned.position(12) == {"A": 12, "B": 7}
 
 
-def test_a_partition_can_be_added_while_the_topology_runs(partitioned: Topology) -> None:
+def test_a_partition_can_be_added_to_a_running_topology(partitioned: Topology) -> None:
     Run(partitioned, "r1").whole({"A": 1})
     assert Run(partitioned, "r2").whole({"A": 1, "B": 3}).metadata == {"A": [1, 2], "B": [0, 3]}
     assert Run(partitioned, "r3").whole({"B": 1}).position == {"A": 2, "B": 4}
@@ -34,7 +34,7 @@ def test_a_partition_name_may_contain_any_characters(partitioned: Topology) -> N
     assert Run(partitioned, "r2").whole({"..": 1}).position == {"a/b.c": 1, "ü %": 2, "..": 4}
 
 
-def test_a_transactional_replay_keeps_partitions_rows_and_places(store: Callable[[], Any], root: str) -> None:
+def test_a_transactional_replay_keeps_its_partitions_rows_and_positions(store: Callable[[], Any], root: str) -> None:
     topology = Topology(store, root, [counts("s0")], source="transactional", partitioned=True)
     first, second = Run(topology, "r1"), Run(topology, "r2")
     first.begin({"A": 1, "B": 2})
@@ -51,7 +51,9 @@ def test_a_transactional_replay_keeps_partitions_rows_and_places(store: Callable
 class TestReplayWithOtherPartitions:
     """The replay of an opaque source has other partitions than the attempt before it."""
 
-    def test_a_new_partition_lost_in_a_replay_returns_later_at_its_position(self, partitioned: Topology) -> None:
+    def test_a_new_partition_that_is_missing_in_a_replay_returns_later_at_its_position(
+        self, partitioned: Topology
+    ) -> None:
         first, second, third = (Run(partitioned, name) for name in ("r1", "r2", "r3"))
         first.begin({"A": 1, "B": 5})
         second.begin({"A": 1})
@@ -65,7 +67,7 @@ class TestReplayWithOtherPartitions:
         assert second.whole({"A": 1}).position == {"A": 2}
         assert third.whole({"A": 1, "B": 2}).metadata == {"A": [2, 3], "B": [0, 2]}
 
-    def test_an_earlier_partition_lost_in_a_replay_continues_from_its_earlier_position(
+    def test_a_partition_that_is_missing_in_a_replay_continues_from_its_earlier_position(
         self, partitioned: Topology
     ) -> None:
         Run(partitioned, "r1").whole({"A": 1, "B": 5})
@@ -77,7 +79,9 @@ class TestReplayWithOtherPartitions:
         second.commit()
         assert third.whole({"B": 1}).metadata == {"B": [5, 6]}
 
-    def test_a_partition_that_joins_in_a_replay_continues_from_there(self, partitioned: Topology) -> None:
+    def test_a_partition_that_joins_in_a_replay_continues_from_its_position_in_the_replay(
+        self, partitioned: Topology
+    ) -> None:
         Run(partitioned, "r1").whole({"A": 1, "B": 5})
         second, third, fourth = (Run(partitioned, name) for name in ("r2", "r3", "r4"))
         second.begin({"A": 1})
@@ -97,7 +101,7 @@ class TestReplayWithOtherPartitions:
         assert partitioned.position(1) is None
         assert second.whole({"B": 2}).metadata == {"B": [0, 2]}
 
-    def test_a_transaction_allocated_while_partitions_change_starts_at_their_final_positions(
+    def test_a_transaction_allocated_during_a_replay_starts_at_the_final_positions_of_partitions(
         self, partitioned: Topology
     ) -> None:
         """Between the reads of the replay and its multi another run begins."""
@@ -123,7 +127,7 @@ class TestReplayWithOtherPartitions:
         assert second.whole({"A": 1}).position == {"A": 2}
         assert third.whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [0, 1]}
 
-    def test_only_a_later_batch_whose_partitions_moved_is_stale(self, partitioned: Topology) -> None:
+    def test_a_later_batch_is_stale_only_if_one_of_its_own_partitions_moved(self, partitioned: Topology) -> None:
         first, second = Run(partitioned, "r1"), Run(partitioned, "r2")
         first.begin({"A": 1, "B": 1})
         second.begin({"A": 1})
@@ -136,7 +140,7 @@ class TestReplayWithOtherPartitions:
 class TestSkippedPartitions:
     """Skip and re-admission of a batch with partitions."""
 
-    def test_a_skip_keeps_all_positions_and_a_readmission_returns_the_rows_of_all_partitions(
+    def test_a_skip_keeps_all_positions_and_a_readmission_takes_the_rows_of_all_partitions(
         self, partitioned: Topology
     ) -> None:
         first = Run(partitioned, "r1")
@@ -148,7 +152,7 @@ class TestSkippedPartitions:
         assert (again.metadata, again.position) == ({"A": [0, 1], "B": [0, 2]}, {"A": 2, "B": 2, "C": 1})
         assert Run(partitioned, "r4").whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [2, 3]}
 
-    def test_a_readmitted_batch_keeps_its_rows_after_an_earlier_batch_loses_a_partition(
+    def test_a_readmitted_batch_keeps_its_rows_if_an_earlier_batch_loses_a_partition(
         self, partitioned: Topology
     ) -> None:
         first, second, fourth = (Run(partitioned, name) for name in ("r1", "r2", "r4"))

@@ -26,7 +26,7 @@ def test_a_reader_that_uses_the_ledger_gets_an_answer_in_every_case() -> None:
     assert all(found(case, "ledger").answers for case in CASES)
 
 
-def test_a_reader_that_uses_only_fences_may_never_read_a_transactional_state() -> None:
+def test_a_reader_that_uses_only_fences_may_never_get_an_answer_for_a_transactional_state() -> None:
     """They prove the transaction before the newest one, and such a state has no values of before."""
     silent = [case for case in CASES if not found(case, "fences").answers]
     assert silent
@@ -34,5 +34,5 @@ def test_a_reader_that_uses_only_fences_may_never_read_a_transactional_state() -
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_a_reader_that_lacks_a_rule_returns_a_wrong_answer(lacking: str) -> None:
+def test_a_reader_without_one_of_its_rules_returns_a_wrong_answer(lacking: str) -> None:
     assert any(explore(case, LACKING[lacking]).wrong for case in CASES)

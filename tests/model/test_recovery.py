@@ -20,7 +20,9 @@ from tests.model.driver import Run, Topology, decides
 class TestTrace12:
     """A run is gone while its transaction is open."""
 
-    def test_a_deleted_run_started_again_under_its_run_id_continues_its_transaction(self, topology: Topology) -> None:
+    def test_a_deleted_run_that_starts_again_with_its_run_id_continues_its_transaction(
+        self, topology: Topology
+    ) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
@@ -28,7 +30,9 @@ class TestTrace12:
         assert again.whole(1, {"a": 1}).attempt.attempt == 2
         assert topology.totals() == {"a": 1}
 
-    def test_a_run_marked_success_before_its_commit_is_replayed_and_counts_once(self, topology: Topology) -> None:
+    def test_a_run_that_was_set_to_success_before_its_commit_is_replayed_and_counts_once(
+        self, topology: Topology
+    ) -> None:
         run, second = Run(topology, "r1"), Run(topology, "r2")
         run.begin(1)
         run.process({"a": 1})
@@ -40,7 +44,7 @@ class TestTrace12:
         second.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_another_run_of_the_same_key_takes_over_only_from_an_ended_run(self, topology: Topology) -> None:
+    def test_another_run_with_the_same_key_takes_over_only_if_the_first_run_has_ended(self, topology: Topology) -> None:
         first, other = Run(topology, "r1", key="2024-01-01"), Run(topology, "r2", key="2024-01-01")
         first.begin(1)
         request = BeginRequest(topology.request, other.key, other.run_id, topology.ids.task_try(), False, {})
@@ -51,7 +55,7 @@ class TestTrace12:
         assert (record.run_id, record.attempt) == ("r1", 1)
         assert other.whole(1, {"a": 1}).attempt.attempt == 2
 
-    def test_clearing_tasks_after_the_commit_of_an_allocated_run_changes_no_total(self, topology: Topology) -> None:
+    def test_clearing_tasks_after_the_commit_of_a_coordinated_run_changes_no_total(self, topology: Topology) -> None:
         begun = topology.allocate(1)
         run = Run(topology, begun.run_id)
         run.whole(9, {"a": 1})
@@ -63,9 +67,7 @@ class TestTrace12:
 class TestTrace7:
     """A store went back."""
 
-    def test_a_state_that_kept_a_raise_but_lost_the_updates_of_that_transaction_is_refused(
-        self, topology: Topology
-    ) -> None:
+    def test_a_state_that_kept_a_raised_fence_but_lost_the_update_is_refused(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(1)
         first.process({"a": 1})
@@ -89,12 +91,12 @@ class TestTrace7:
 class TestReplaysAreNoted:
     """Of all who find an attempt that ended, one starts its run."""
 
-    def test_a_replay_that_is_already_noted_is_not_noted_again(self, topology: Topology) -> None:
+    def test_a_replay_is_not_noted_twice_for_the_same_attempt(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
         assert topology.note_replay(1, 1) == ReplayNoted(False, 1)
 
-    def test_a_transaction_is_blocked_after_too_many_failures_in_a_row(self, topology: Topology) -> None:
+    def test_a_transaction_is_blocked_after_too_many_consecutive_failures(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         for number in (1, 2, 3):
@@ -132,7 +134,7 @@ class TestReplaysAreNoted:
         assert topology.note_replay(1, 3, limit=1) == ReplayNoted(True, 1)
 
     @pytest.mark.parametrize("way", ["commit", "skip"])
-    def test_a_blocked_transaction_that_becomes_final_is_no_longer_blocked(self, topology: Topology, way: str) -> None:
+    def test_a_blocked_transaction_is_unblocked_when_it_becomes_final(self, topology: Topology, way: str) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         assert topology.note_replay(1, 1, limit=0) == Blocked(1, "its run failed")
@@ -143,7 +145,7 @@ class TestReplaysAreNoted:
             run.commit()
         assert topology.topology.blocked is None
 
-    def test_the_first_of_two_blocked_transactions_is_shown(self, topology: Topology) -> None:
+    def test_only_the_first_of_two_blocked_transactions_is_shown(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         Run(topology, "r2").begin(1)
         for txid in (2, 1, 2, 1):
@@ -153,7 +155,9 @@ class TestReplaysAreNoted:
         assert topology.store().get(topology.paths.record).version == written
         assert topology.topology.is_blocked(1)
 
-    def test_an_overdue_replay_whose_coordinator_died_is_noted_again(self, topology: Topology) -> None:
+    def test_a_replay_is_noted_again_if_the_coordinator_died_before_it_restarted_the_run(
+        self, topology: Topology
+    ) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         topology.note_replay(1, 1)
@@ -164,7 +168,7 @@ class TestReplaysAreNoted:
         assert topology.note_replay(1, 1, overdue=overdue) == ReplayNoted(True, 2)
         assert topology.note_replay(1, 1, overdue=overdue) == ReplayNoted(False, 2)
 
-    def test_a_run_that_always_ends_before_its_begin_is_finally_blocked(self, topology: Topology) -> None:
+    def test_a_run_that_repeatedly_ends_before_begin_is_blocked_after_several_replays(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         answers = []
         for _ in range(4):
@@ -173,7 +177,7 @@ class TestReplaysAreNoted:
         assert answers[:3] == [ReplayNoted(True, count) for count in (1, 2, 3)]
         assert answers[3] == Blocked(1, "its run failed")
 
-    def test_a_final_transaction_or_an_older_attempt_is_not_replayed(self, topology: Topology) -> None:
+    def test_a_replay_of_a_final_transaction_or_of_an_older_attempt_is_refused(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         run.begin(1)
@@ -187,7 +191,7 @@ class TestReplaysAreNoted:
 class TestAllocationAhead:
     """The coordinator allocates, and starts a run by the name that the ledger gave it."""
 
-    def test_the_run_of_an_allocated_transaction_continues_its_first_attempt_with_the_same_rows(
+    def test_the_run_of_an_allocated_transaction_begins_its_first_attempt_with_the_same_rows(
         self, topology: Topology
     ) -> None:
         begun = topology.allocate(2)
@@ -200,7 +204,7 @@ class TestAllocationAhead:
         run.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_a_repeated_begin_keeps_its_attempt_and_a_cleared_begin_makes_the_next_attempt(
+    def test_a_retried_begin_keeps_its_attempt_and_a_cleared_begin_starts_the_next_attempt(
         self, topology: Topology
     ) -> None:
         topology.allocate(2)
@@ -231,7 +235,7 @@ class TestAllocationAhead:
             (2, "tx-2", [1, 2]),
         ]
 
-    def test_an_allocation_does_not_use_a_run_id_that_a_manual_run_has(self, topology: Topology) -> None:
+    def test_an_allocated_run_does_not_get_the_run_id_of_a_manual_run(self, topology: Topology) -> None:
         by_hand, other = Run(topology, "tx-3"), Run(topology, "tx-3-2")
         by_hand.begin(1)
         other.begin(1)
@@ -243,7 +247,7 @@ class TestAllocationAhead:
         assert by_hand.begin(9) == AlreadyCommitted(1)
         assert topology.allocate(1).run_id == "tx-4"
 
-    def test_no_transaction_is_allocated_without_rows_or_without_room(
+    def test_no_transaction_is_allocated_if_there_are_no_rows_or_the_window_is_full(
         self, store: Callable[[], Any], root: str
     ) -> None:
         topology = Topology(store, root, [counts("s0")], max_pending=2)
@@ -253,7 +257,7 @@ class TestAllocationAhead:
         assert topology.allocate(1) == WindowFull(1, 2, 2)
         assert topology.allocated == 2
 
-    def test_an_allocated_transaction_whose_coordinator_died_is_replayed_and_times_from_its_begin(
+    def test_an_allocated_transaction_whose_coordinator_died_is_replayed_in_its_first_attempt(
         self, topology: Topology
     ) -> None:
         topology.allocate(1)
@@ -268,7 +272,7 @@ class TestAllocationAhead:
         assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
         assert run.begin(1).attempt.attempt == 2
 
-    def test_an_allocated_transaction_that_is_skipped_before_its_run_begins_is_refused(
+    def test_the_run_of_an_allocated_transaction_is_refused_if_the_transaction_was_skipped(
         self, topology: Topology
     ) -> None:
         topology.allocate(1)
@@ -280,7 +284,7 @@ class TestAllocationAhead:
         assert run.whole(9, {"a": 1}).metadata == [0, 1]
         assert topology.allocate(1).run_id == "tx-3"
 
-    def test_an_allocated_transaction_whose_predecessor_moved_is_refused_at_its_turn(self, topology: Topology) -> None:
+    def test_an_allocated_transaction_is_refused_at_its_turn_if_its_predecessor_moved(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(2)
         topology.allocate(1)
@@ -297,7 +301,7 @@ class TestAllocationAhead:
 class TestChain:
     """Which open transactions a replay makes worthless: those that start elsewhere than it ends now, and no others."""
 
-    def test_replays_of_the_documented_example_take_the_documented_rows(self, topology: Topology) -> None:
+    def test_replays_of_the_example_in_the_documentation_take_the_documented_rows(self, topology: Topology) -> None:
         Run(topology, "r0").whole(1)
         first, second, third = (Run(topology, name) for name in ("r1", "r2", "r3"))
         rows = [run.begin(50).metadata for run in (first, second, third)]
@@ -316,7 +320,9 @@ class TestChain:
         assert topology.position(4) == 141
 
     @pytest.mark.parametrize("moves", [False, True], ids=["where it ended", "elsewhere"])
-    def test_only_batches_whose_base_moved_are_replayed_after_a_failure(self, topology: Topology, moves: bool) -> None:
+    def test_only_batches_whose_start_position_moved_are_replayed_after_a_failure(
+        self, topology: Topology, moves: bool
+    ) -> None:
         """Storm replays all later ones when one fails: 5 of 5. Here none, unless the batch ends elsewhere."""
         runs = [Run(topology, f"r{number}") for number in range(6)]
         for run in runs:
@@ -336,7 +342,7 @@ class TestChain:
             run.commit()
         assert topology.totals() == {"a": 11 if moves else 12}
 
-    def test_batches_are_stale_only_up_to_the_batch_that_ends_at_the_old_position(self, topology: Topology) -> None:
+    def test_a_batch_that_ends_at_the_old_position_makes_no_later_batch_stale(self, topology: Topology) -> None:
         """The second batch takes the row that the first one gave up, so the third starts where it did."""
         runs = [Run(topology, f"r{number}") for number in range(3)]
         for run in runs:

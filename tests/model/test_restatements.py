@@ -83,7 +83,7 @@ class TestRestatement:
         entry = begun.replaces and begun.replaces.entry
         assert begun.replaces == Replaced(1, f"2013-01-01/1-{str(entry).split('-')[-1]}")
 
-    def test_a_second_restatement_takes_back_the_whole_output_of_the_first(self, journaled: Topology) -> None:
+    def test_a_second_restatement_replaces_the_whole_output_of_the_first_restatement(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         restated(journaled, 1, {"a": 12})
         again = restated(journaled, 2, {"a": 13}, key="r1")
@@ -91,20 +91,20 @@ class TestRestatement:
         assert again.replaces is not None
         assert (again.txid, again.replaces.txid) == (3, 2)
 
-    def test_a_restatement_does_not_move_the_position_of_the_source(self, journaled: Topology) -> None:
+    def test_a_restatement_does_not_change_the_position_of_the_source(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         restated(journaled, 1, {"a": 3})
         assert journaled.position(3) == 4
         assert Run(journaled, "r3").whole(2, {"c": 2}).metadata == [4, 6]
 
-    def test_a_clear_without_a_request_finds_the_transaction_committed(self, journaled: Topology) -> None:
+    def test_a_cleared_run_without_a_request_finds_its_transaction_committed(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
         restated(journaled, 1, {"a": 3})
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(2)
         assert journaled.totals() == {"a": 3}
 
-    def test_the_transaction_counts_until_its_restatement_is_committed(self, journaled: Topology) -> None:
+    def test_the_restated_transaction_counts_until_its_restatement_is_committed(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -121,7 +121,7 @@ class TestRestatement:
         assert history.receipt.journal
         assert journaled.binding("r1") == Binding(2, history.receipt.journal)
 
-    def test_a_request_is_fulfilled_once(self, journaled: Topology) -> None:
+    def test_a_request_for_a_restatement_is_fulfilled_only_once(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         assert isinstance(journaled.want(1), Wish)
         assert [wish.txid for wish in wishes(journaled.store(), journaled.paths)] == [1]
@@ -144,13 +144,15 @@ class TestRestatement:
         assert (history.restates, replaced.txid, wish.who) == (1, 1, "ada")
         assert str(journal).startswith("2013-01-01/2-")
 
-    def test_the_binding_of_a_run_key_names_the_journal_entry_from_the_first_commit(self, journaled: Topology) -> None:
+    def test_the_binding_of_a_run_key_refers_to_a_journal_entry_after_the_first_commit(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2})
         binding = journaled.binding("r1")
         assert binding is not None
         assert journaled.journal[binding.entry] == ([0, 2], {"a": 2})
 
-    def test_a_restatement_with_changed_rows_decides_again_at_the_same_position(self, journaled: Topology) -> None:
+    def test_a_restatement_with_changed_rows_is_decided_again_from_the_same_position(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         journaled.want(1, changed_rows=True)
         run = Run(journaled, "r1")
@@ -162,7 +164,9 @@ class TestRestatement:
         assert restated(journaled, 3, {"a": 4}, key="r1").metadata == ["late row", 0, 2]
         assert journaled.totals() == {"a": 4, "b": 2}
 
-    def test_a_replay_of_a_restatement_keeps_its_rows_and_its_replaced_transaction(self, journaled: Topology) -> None:
+    def test_a_replay_of_a_restatement_keeps_its_rows_and_the_transaction_that_it_restates(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 9})
@@ -186,7 +190,7 @@ class TestRestatement:
             Run(journaled, run_id).begin(2, report=lambda attempt, *_: reported.append(attempt.txid))
         assert reported == [3]
 
-    def test_the_journal_entry_of_an_outranked_committer_does_not_count(self, journaled: Topology) -> None:
+    def test_the_journal_entry_of_an_outranked_committer_is_not_used(self, journaled: Topology) -> None:
         run = Run(journaled, "r1")
         run.processed(2, {"a": 7})
         zombie = run.written()
@@ -196,7 +200,7 @@ class TestRestatement:
         restated(journaled, 1, {"a": 12})
         assert journaled.totals() == {"a": 12}
 
-    def test_an_output_that_is_acked_again_gets_its_own_journal_entry(self, journaled: Topology) -> None:
+    def test_an_output_that_is_acked_again_gets_a_new_journal_entry(self, journaled: Topology) -> None:
         run = Run(journaled, "r1")
         run.processed(2, {"a": 7})
         run.written()
@@ -218,7 +222,7 @@ class TestRestatement:
         assert record is not None
         assert record.journal is None
 
-    def test_a_zombie_committer_of_a_restatement_is_refused(self, journaled: Topology) -> None:
+    def test_an_outranked_committer_of_a_restatement_is_refused(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -232,7 +236,7 @@ class TestRestatement:
         again.commit()
         assert (journaled.totals(), bound(journaled, "r1")) == ({"a": 12}, 2)
 
-    def test_a_restatement_is_replayed_if_the_transaction_before_it_ends_elsewhere(self, journaled: Topology) -> None:
+    def test_a_restatement_is_replayed_if_its_predecessor_ends_at_another_position(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         other = Run(journaled, "r2")
         other.processed(2, {"b": 2})
@@ -267,7 +271,7 @@ class TestRestatement:
         one.commit()
         assert (journaled.totals(), bound(journaled, "r1"), bound(journaled, "r2")) == ({"a": 50}, 4, 3)
 
-    def test_the_run_of_a_restatement_waits_for_room_in_the_window(self, journaled: Topology) -> None:
+    def test_the_run_of_a_restatement_waits_while_the_window_is_full(self, journaled: Topology) -> None:
         """It is bound to the transaction that counts, which makes no room."""
         committed(journaled, {"a": 2})
         journaled.want(1)
@@ -287,7 +291,7 @@ class TestRestatement:
 class TestVerify:
     """What `verify` says of a ledger with restatements."""
 
-    def test_verify_finds_nothing_while_a_restatement_is_open_skipped_or_committed(self, journaled: Topology) -> None:
+    def test_verify_reports_nothing_while_a_restatement_is_open_skipped_or_committed(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         journaled.want(1)
         Run(journaled, "r1").begin(2)
@@ -297,7 +301,7 @@ class TestVerify:
         restated(journaled, 1, {"a": 3})
         assert verify(journaled) == []
 
-    def test_verify_finds_a_binding_that_names_the_journal_entry_of_another_transaction(
+    def test_verify_reports_a_binding_that_refers_to_the_journal_entry_of_another_transaction(
         self, journaled: Topology
     ) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
@@ -312,7 +316,7 @@ class TestVerify:
 
 
 class TestSkipOfARestatement:
-    def test_the_restated_transaction_counts_after_its_restatement_is_skipped(self, journaled: Topology) -> None:
+    def test_the_restated_transaction_counts_again_after_its_restatement_is_skipped(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -332,7 +336,7 @@ class TestSkipOfARestatement:
         with pytest.raises(RestateRefused, match=r"it restated transaction 1, and was skipped.*restate trace 1 "):
             journaled.want(2, key="r1")
 
-    def test_a_transaction_can_be_restated_again_after_a_skipped_restatement(self, journaled: Topology) -> None:
+    def test_a_transaction_can_be_restated_again_after_its_restatement_was_skipped(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").begin(2)
@@ -404,7 +408,7 @@ class TestWant:
         with pytest.raises(RestateRefused, match="no one asked for it, or its restatement has begun"):
             journaled.ledger().run(withdraw, 1)
 
-    def test_a_reset_deletes_requests(self, journaled: Topology) -> None:
+    def test_a_reset_deletes_all_requests_for_restatements(self, journaled: Topology) -> None:
         """The next life gives the txid to another transaction."""
         committed(journaled, {"a": 2})
         journaled.want(1)
@@ -413,7 +417,7 @@ class TestWant:
         assert wishes(journaled.store(), journaled.paths) == ()
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
-    def test_an_empty_batch_is_restated_with_rows_and_back(self, journaled: Topology) -> None:
+    def test_an_empty_batch_can_be_restated_with_rows_and_then_without_rows(self, journaled: Topology) -> None:
         run = Run(journaled, "r1")
         run.processed(2, {"a": 1})
         journaled.note_replay(1, 1)
@@ -424,7 +428,9 @@ class TestWant:
         restated(journaled, 2, {}, key="r1")
         assert journaled.totals() == {"a": 0}
 
-    def test_a_state_that_was_set_back_after_the_request_refuses_the_begin(self, journaled: Topology) -> None:
+    def test_begin_of_a_restatement_is_refused_if_a_state_was_set_back_after_the_request(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2}, {"a": 1})
         journaled.want(1)
         journaled.ledger().run(state_lost, "s0", ADA)
@@ -432,7 +438,9 @@ class TestWant:
             Run(journaled, "r1").begin(2)
         assert journaled.allocated == 2
 
-    def test_a_state_that_was_set_back_after_the_begin_refuses_the_turn(self, journaled: Topology) -> None:
+    def test_a_restatement_does_not_get_the_turn_if_a_state_was_set_back_after_its_begin(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -442,7 +450,9 @@ class TestWant:
             run.committer().acquire()
         assert journaled.totals() == {"a": 2}
 
-    def test_a_difference_is_formed_again_after_a_person_accepts_a_change(self, journaled: Topology) -> None:
+    def test_a_difference_is_computed_again_after_a_person_accepts_a_change_of_the_state(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -453,7 +463,7 @@ class TestWant:
         assert committer.ask() == Restarted()
         assert committer.acquire() is not None
 
-    def test_a_difference_is_formed_again_after_a_column_was_dropped(self, journaled: Topology) -> None:
+    def test_a_difference_is_computed_again_after_a_column_was_dropped(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         before = Run(journaled, "r2")
@@ -471,7 +481,7 @@ class TestWant:
         assert committer.ask() == Restarted()
 
     @pytest.mark.parametrize("sole", [True, False])
-    def test_a_difference_that_replaces_values_is_formed_again_after_another_commit(
+    def test_a_difference_that_replaces_values_is_computed_again_after_another_commit(
         self, journaled: Topology, sole: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -486,7 +496,7 @@ class TestWant:
         before.commit()
         assert (committer.ask() == Restarted()) is sole
 
-    def test_a_transaction_committed_after_a_state_was_lost_can_be_restated(self, journaled: Topology) -> None:
+    def test_a_transaction_that_committed_after_the_loss_of_a_state_can_be_restated(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.ledger().run(state_lost, "s0", ADA)
         Run(journaled, "r2").whole(2, {"a": 5})
@@ -498,7 +508,9 @@ class TestSecondRun:
     """Another run of the same interval, while a transaction restates it."""
 
     @pytest.mark.parametrize("state", ["running", "failed", "success"])
-    def test_a_second_run_of_a_restated_interval_finds_it_committed(self, journaled: Topology, state: str) -> None:
+    def test_a_second_run_of_an_interval_that_is_being_restated_finds_it_committed(
+        self, journaled: Topology, state: str
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 5})
@@ -507,7 +519,7 @@ class TestSecondRun:
         assert record is not None
         assert record.attempt == 1
 
-    def test_a_second_run_takes_over_the_restatement_of_a_deleted_run(self, journaled: Topology) -> None:
+    def test_a_second_run_continues_the_restatement_of_a_deleted_run(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 5})
@@ -517,7 +529,7 @@ class TestSecondRun:
 
 
 class TestRename:
-    def test_the_ledger_keeps_the_current_name_of_a_renamed_state(self, journaled: Topology) -> None:
+    def test_the_ledger_stores_the_newest_name_of_a_state_that_was_renamed_twice(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         ledger = journaled.ledger()
         ledger.run(state_lost, "s0", ADA)
@@ -528,7 +540,9 @@ class TestRename:
         ledger.run(rename_state, "s2", "s0", audit=ADA)
         assert journaled.topology.renamed == {"s1": "s0", "s2": "s0"}
 
-    def test_a_new_state_with_an_earlier_name_does_not_inherit_the_old_transactions(self, journaled: Topology) -> None:
+    def test_a_new_state_does_not_inherit_transactions_of_a_state_that_had_its_name_earlier(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.ledger().run(rename_state, "s0", "s1", audit=ADA)
         journaled.states[0].name = "s1"
@@ -548,7 +562,9 @@ class TestGivenUp:
             answer = topology.note_replay(2, attempt, limit=1)
         return answer
 
-    def test_a_failed_restatement_is_given_up_and_later_transactions_commit(self, journaled: Topology) -> None:
+    def test_a_failed_restatement_is_skipped_automatically_and_later_transactions_commit(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         assert self.failed(journaled) == GivenUp(2, 1, "its run failed")
@@ -565,7 +581,7 @@ class TestGivenUp:
         Run(journaled, "r2").whole(1, {"b": 1})
         assert journaled.totals() == {"a": 10, "b": 1}
 
-    def test_a_given_up_restatement_waits_in_the_list_of_skips_for_its_turn(self, journaled: Topology) -> None:
+    def test_a_failed_restatement_waits_for_its_turn_to_be_skipped(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         other = Run(journaled, "r2")
         other.processed(2, {"b": 2})
@@ -574,7 +590,7 @@ class TestGivenUp:
         journaled.note_replay(3, 1, limit=0)
         assert journaled.topology.skips == [3]
 
-    def test_a_restatement_whose_commit_is_refused_permanently_is_given_up_at_once(self, journaled: Topology) -> None:
+    def test_a_restatement_whose_commit_is_refused_permanently_is_skipped_at_once(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -624,7 +640,9 @@ class TestGivenUp:
         {"begin": lambda: run.begin(2), "start": run.start, "acquire": run.written}[way]()
         assert isinstance(journaled.note_replay(2, 2 if way == "begin" else 1, limit=0), GivenUp)
 
-    def test_a_restatement_whose_skip_is_refused_is_blocked_until_a_person_acts(self, journaled: Topology) -> None:
+    def test_a_failed_restatement_that_cannot_be_skipped_is_blocked_until_a_person_acts(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         assert isinstance(self.failed(journaled), GivenUp)
@@ -636,7 +654,7 @@ class TestGivenUp:
         assert isinstance(journaled.note_replay(2, 4, limit=1), Blocked)
 
 
-def test_a_replay_compares_the_output_and_never_the_difference(transactional: Topology) -> None:
+def test_a_replay_compares_the_output_and_not_the_difference_with_the_first_attempt(transactional: Topology) -> None:
     transactional.journals = True
     committed(transactional, {"a": 2})
     transactional.want(1)
@@ -673,7 +691,7 @@ def rebuilt(topology: Topology, *, gone: bool, first: int = 1) -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 class TestRebuilt:
-    def test_a_rebuild_keeps_a_complete_restatement_and_allows_to_restate_it(
+    def test_a_rebuild_keeps_a_complete_restatement_which_can_then_be_restated(
         self, journaled: Topology, gone: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -705,7 +723,7 @@ class TestRebuilt:
         assert journaled.totals() == {"a": 2, "b": 1}
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
-    def test_a_rebuild_keeps_a_restated_transaction_whose_restatement_was_skipped(
+    def test_a_rebuild_keeps_a_restated_transaction_if_its_restatement_was_skipped(
         self, journaled: Topology, gone: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -719,7 +737,7 @@ class TestRebuilt:
             journaled.ledger().run(note_readmission, 2, ADA)
         assert journaled.totals() == {"a": 2}
 
-    def test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt(
+    def test_a_rebuild_recognizes_an_older_skipped_restatement_by_its_receipt(
         self, journaled: Topology, gone: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -732,7 +750,7 @@ class TestRebuilt:
         with pytest.raises(RestatementSkipped):
             journaled.ledger().run(note_readmission, 2, ADA)
 
-    def test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt_only(
+    def test_a_rebuild_cannot_recognize_a_skipped_restatement_without_its_receipt(
         self, journaled: Topology, gone: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -743,7 +761,7 @@ class TestRebuilt:
         rebuilt(journaled, gone=gone, first=2)
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
-    def test_a_rebuild_does_not_take_the_next_restatement_as_a_readmission_of_a_skipped_one(
+    def test_a_rebuild_does_not_confuse_a_later_restatement_with_a_readmission(
         self, journaled: Topology, gone: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -759,13 +777,15 @@ class TestRebuilt:
         assert binding is not None
         assert binding.txid == 3
 
-    def test_transactions_from_before_a_rebuild_cannot_be_restated(self, journaled: Topology, gone: bool) -> None:
+    def test_transactions_that_committed_before_a_rebuild_cannot_be_restated(
+        self, journaled: Topology, gone: bool
+    ) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         rebuilt(journaled, gone=gone)
         with pytest.raises(RestateRefused, match="the ledger was rebuilt"):
             journaled.want(1)
 
-    def test_a_rebuild_deletes_requests(self, journaled: Topology, gone: bool) -> None:
+    def test_a_rebuild_deletes_all_requests_for_restatements(self, journaled: Topology, gone: bool) -> None:
         """A txid that is given again would be restated by a wish for the other transaction."""
         committed(journaled, {"a": 2})
         journaled.want(1)
@@ -774,7 +794,7 @@ class TestRebuilt:
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
 
-def test_another_transaction_with_a_reused_txid_is_not_taken_as_the_restatement(journaled: Topology) -> None:
+def test_another_transaction_with_a_reused_txid_does_not_count_as_the_restatement(journaled: Topology) -> None:
     committed(journaled, {"a": 2}, {"b": 2})
     journaled.want(1)
     Run(journaled, "r1").begin(2)

@@ -50,7 +50,7 @@ def replayed(run: Run, output: dict[str, int]) -> None:
 class TestSkip:
     """A person skips the transaction that a transactional state holds."""
 
-    def test_a_skip_is_refused_although_the_ledger_has_lost_the_grant(self, transactional: Topology) -> None:
+    def test_a_skip_is_refused_if_a_state_holds_the_transaction_of_a_lost_grant(self, transactional: Topology) -> None:
         run, _ = set_back(transactional)
         transactional.note_skip(1)
         with pytest.raises(SkipRefused, match="state s0 already, which cannot undo"):
@@ -59,7 +59,7 @@ class TestSkip:
         replayed(run, {"a": 1, "b": 1})
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_a_skip_is_refused_if_one_of_two_states_holds_part_of_the_transaction(
+    def test_a_skip_is_refused_if_one_of_two_states_holds_a_part_of_the_transaction(
         self, store: Callable[[], Any], root: str
     ) -> None:
         states = [counts("s0", kind="transactional"), counts("s1", kind="transactional")]
@@ -71,7 +71,9 @@ class TestSkip:
         replayed(run, {"a": 1, "b": 1})
         assert two.totals() == {"a": 1, "b": 1}
 
-    def test_a_write_of_a_lost_grant_after_the_check_refuses_the_skip(self, transactional: Topology) -> None:
+    def test_a_skip_is_refused_if_a_lost_grant_writes_after_the_check_of_the_skip(
+        self, transactional: Topology
+    ) -> None:
         run = Run(transactional, "r1")
         run.processed(2, {"a": 1, "b": 1})
         forget = transactional.forgets(1)
@@ -92,7 +94,7 @@ class TestSkip:
             replayed(run, {"a": 1, "c": 1})
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_an_opaque_state_undoes_the_write_of_a_lost_grant_for_a_skip(self, topology: Topology) -> None:
+    def test_an_opaque_state_undoes_the_write_of_a_lost_grant_before_a_skip(self, topology: Topology) -> None:
         set_back(topology)
         topology.note_skip(1)
         with pytest.raises(FenceOutranked):
@@ -104,7 +106,7 @@ class TestSkip:
 class TestAnotherOutput:
     """A replay gives another output than the one that a transactional state holds."""
 
-    def test_another_output_is_refused_at_every_try_after_the_grant_was_lost(self, transactional: Topology) -> None:
+    def test_every_try_with_another_output_is_refused_after_the_grant_was_lost(self, transactional: Topology) -> None:
         run, _ = set_back(transactional)
         for _ in range(3):
             with pytest.raises(OutputChanged, match='use kind="opaque"'):
@@ -130,7 +132,7 @@ class TestAnotherOutput:
         replayed(run, {"a": 1, "b": 1})
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_a_state_that_does_not_hold_the_transaction_accepts_another_output_and_remembers_it(
+    def test_a_state_without_the_transaction_accepts_another_output_and_records_the_output(
         self, transactional: Topology
     ) -> None:
         run = Run(transactional, "r1")

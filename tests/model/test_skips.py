@@ -42,7 +42,7 @@ class TestTrace2:
         third.whole(1, {"b": 1})
         assert topology.totals() == {"a": 1, "b": 1}
 
-    def test_the_committer_of_a_skipped_transaction_cannot_write_or_mark(self, two_states: Topology) -> None:
+    def test_the_committer_of_a_skipped_transaction_cannot_write_and_cannot_commit(self, two_states: Topology) -> None:
         first, second = Run(two_states, "r1"), Run(two_states, "r2")
         first.processed(2, {"a": 1, "b": 1})
         living = first.written()
@@ -70,7 +70,9 @@ class TestTrace2:
         with pytest.raises(SkippedTransaction):
             committer.ask()
 
-    def test_a_skip_of_a_granted_transaction_in_a_transactional_state_is_refused(self, transactional: Topology) -> None:
+    def test_a_skip_of_a_granted_transaction_is_refused_if_the_state_is_transactional(
+        self, transactional: Topology
+    ) -> None:
         run = Run(transactional, "r1")
         run.processed(1, {"a": 1})
         run.written()
@@ -82,7 +84,7 @@ class TestTrace2:
         run.whole(1, {"a": 1})
         assert transactional.totals() == {"a": 1}
 
-    def test_a_transaction_that_was_never_granted_is_skipped_in_a_transactional_state(
+    def test_a_transaction_without_a_grant_can_be_skipped_in_a_transactional_state(
         self, transactional: Topology
     ) -> None:
         first, second = Run(transactional, "r1"), Run(transactional, "r2")
@@ -91,7 +93,7 @@ class TestTrace2:
         second.whole(1, {"a": 5})
         assert transactional.totals() == {"a": 5}
 
-    def test_a_state_that_may_hold_the_transaction_cannot_leave_the_dag_before_the_skip(
+    def test_a_state_that_may_hold_the_transaction_cannot_be_removed_before_the_skip(
         self, store: Callable[[], Any], root: str
     ) -> None:
         two = Topology(store, root, [counts("s0"), counts("s1")])
@@ -107,7 +109,7 @@ class TestTrace2:
 class TestTrace3:
     """A skipped batch comes back later."""
 
-    def test_a_readmission_returns_its_rows_once_and_moves_no_other_position(self, topology: Topology) -> None:
+    def test_a_readmission_takes_its_rows_once_and_moves_no_other_position(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(1)
         topology.skip(1)
@@ -141,7 +143,7 @@ class TestTrace3:
             fourth.commit()
         assert fourth.begin(1).metadata == [3, 4]
 
-    def test_a_readmission_from_a_transactional_source_has_the_same_rows(self, transactional: Topology) -> None:
+    def test_a_readmission_of_a_transactional_batch_has_the_same_rows(self, transactional: Topology) -> None:
         first = Run(transactional, "r1")
         first.begin(2)
         transactional.skip(1)
@@ -153,7 +155,9 @@ class TestTrace3:
         first.commit()
         assert Run(transactional, "r3").begin(1).metadata == [3, 4]
 
-    def test_a_second_readmission_has_no_effect_before_its_begin_and_is_refused_after(self, topology: Topology) -> None:
+    def test_a_second_readmission_changes_nothing_before_its_begin_and_is_refused_afterwards(
+        self, topology: Topology
+    ) -> None:
         first = Run(topology, "r1")
         first.begin(1)
         topology.skip(1)
@@ -183,7 +187,7 @@ class TestTrace3:
         assert first.whole(9, {"a": 2}).metadata == [0, 2]
         assert Run(topology, "r2").begin(1).metadata == [2, 3]
 
-    def test_an_empty_batch_can_be_skipped_and_re_admitted(self, topology: Topology) -> None:
+    def test_an_empty_batch_can_be_skipped_and_readmitted(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(1)
         first.begin(0)
@@ -192,7 +196,9 @@ class TestTrace3:
         assert first.whole(9).metadata is None
         assert Run(topology, "r2").begin(1).metadata == [0, 1]
 
-    def test_the_run_of_a_skipped_transaction_is_refused_with_the_readmit_command(self, topology: Topology) -> None:
+    def test_the_run_of_a_skipped_transaction_is_refused_with_the_command_that_readmits_it(
+        self, topology: Topology
+    ) -> None:
         first = Run(topology, "r1")
         first.begin(1)
         topology.skip(1)
@@ -220,7 +226,7 @@ class TestTrace3:
 class TestTrace5And6:
     """A skip before its turn, and of a batch whose predecessor moved."""
 
-    def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(self, topology: Topology) -> None:
+    def test_a_stale_batch_is_replayed_before_it_is_skipped(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(2)
         second.begin(1)
@@ -233,7 +239,7 @@ class TestTrace5And6:
         topology.readmit(2)
         assert second.whole(9, {"a": 2}).metadata == [1, 3]
 
-    def test_a_skip_noted_before_its_turn_is_reported_to_the_committer_that_hands_over_the_turn(
+    def test_the_committer_that_hands_over_the_turn_learns_that_the_next_transaction_is_skipped(
         self, topology: Topology
     ) -> None:
         first, second, third = Run(topology, "r1"), Run(topology, "r2"), Run(topology, "r3")
@@ -264,7 +270,7 @@ class TestWhileItIsSkipped:
     """Whoever skips dies, is outranked, or comes too late."""
 
     @pytest.mark.parametrize("steps", [["acquire"], ["acquire", "raise_fences"], ["acquire", "raise_fences", "write"]])
-    def test_another_process_repeats_an_interrupted_skip(self, two_states: Topology, steps: list[str]) -> None:
+    def test_another_process_completes_an_interrupted_skip(self, two_states: Topology, steps: list[str]) -> None:
         _, dead = _skip_that_dies(two_states, steps)
         assert two_states.phase(1) is Phase.COMMITTING
         assert two_states.take_skip(1) == Committed(1, by_this_call=True)
@@ -272,7 +278,7 @@ class TestWhileItIsSkipped:
         assert dead.mark() == Committed(1, by_this_call=False)
 
     @pytest.mark.parametrize("steps", [["acquire"], ["acquire", "raise_fences", "write"]])
-    def test_a_transaction_whose_interrupted_skip_was_withdrawn_is_replayed_and_counts_once(
+    def test_a_transaction_counts_once_if_its_interrupted_skip_is_withdrawn_and_it_is_replayed(
         self, two_states: Topology, steps: list[str]
     ) -> None:
         run, dead = _skip_that_dies(two_states, steps)
@@ -285,7 +291,7 @@ class TestWhileItIsSkipped:
             dead.mark()
         assert two_states.totals() == {"a": 1, "b": 1}
 
-    def test_a_skip_withdrawn_while_a_committer_writes_leads_to_a_replay_without_loss(self, topology: Topology) -> None:
+    def test_no_row_is_lost_if_a_skip_is_withdrawn_while_a_committer_writes(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         committer = run.written()
@@ -297,7 +303,9 @@ class TestWhileItIsSkipped:
         run.commit()
         assert topology.totals() == {"a": 1}
 
-    def test_a_skip_noted_between_write_and_mark_has_no_effect(self, topology: Topology) -> None:
+    def test_a_skip_that_is_noted_after_the_write_does_not_prevent_the_end_of_the_commit(
+        self, topology: Topology
+    ) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         committer = run.written()
@@ -308,7 +316,7 @@ class TestWhileItIsSkipped:
         assert topology.totals() == {"a": 1}
         assert topology.topology.skips == []
 
-    def test_a_skip_granted_between_write_and_mark_undoes_the_write(self, topology: Topology) -> None:
+    def test_a_skip_that_is_granted_after_a_write_undoes_the_write(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         committer = run.written()
@@ -320,7 +328,7 @@ class TestWhileItIsSkipped:
         assert skipper.mark() == Committed(1, by_this_call=True)
         assert topology.totals() == {}
 
-    def test_a_task_that_restarts_during_a_skip_makes_the_skip_start_again(self, topology: Topology) -> None:
+    def test_a_skip_starts_again_if_a_task_restarts_during_the_skip(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         topology.note_skip(1)
@@ -342,7 +350,7 @@ class TestWhileItIsSkipped:
         committer.processed()
         assert committer.ask() == ToBeSkipped(1)
 
-    def test_two_simultaneous_skips_take_effect_once(self, topology: Topology) -> None:
+    def test_two_simultaneous_skips_skip_the_transaction_once(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         topology.note_skip(1)
         one, other = topology.skipper(1).acquire(), topology.skipper(1).acquire()
@@ -360,7 +368,7 @@ class TestWhileItIsSkipped:
 class TestAnswers:
     """What cannot be skipped, and what needs no skip."""
 
-    def test_a_skip_of_a_final_a_skipped_and_an_unknown_transaction_gets_different_answers(
+    def test_a_skip_of_a_final_a_skipped_or_an_unknown_transaction_has_different_answers(
         self, topology: Topology
     ) -> None:
         Run(topology, "r1").whole(1, {"a": 1})
@@ -379,12 +387,12 @@ class TestAnswers:
             with pytest.raises(NotSkipped):
                 topology.readmit(txid)
 
-    def test_a_transaction_without_a_noted_skip_is_not_skipped(self, topology: Topology) -> None:
+    def test_a_transaction_is_not_skipped_if_no_person_has_asked_for_the_skip(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         with pytest.raises(SkipRefused, match="no one asked"):
             topology.skipper(1).ask()
 
-    def test_a_transaction_allocated_during_a_withdrawal_is_not_reported_as_skipped(self, topology: Topology) -> None:
+    def test_a_transaction_that_begins_during_a_withdrawal_is_not_reported_as_skipped(self, topology: Topology) -> None:
         """Its record was looked for before it was made, and the counter read after."""
         Run(topology, "r1").begin(1)
         ledger, second = topology.ledger(), Run(topology, "r2")

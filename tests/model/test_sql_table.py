@@ -33,12 +33,12 @@ OWN_TABLE = "CREATE TABLE orders (id INTEGER, tx_txid INTEGER); CREATE INDEX ord
 
 
 @pytest.mark.parametrize("sizes", EVERY_SIZE, ids=str)
-def test_the_rules_of_the_sql_table_have_no_wrong_end(sizes: Sizes) -> None:
+def test_the_chosen_rules_of_the_sql_table_lead_to_no_wrong_result(sizes: Sizes) -> None:
     assert first_wrong_end(sizes, RIGHT) == ""
 
 
 @pytest.mark.parametrize("rules", [each for each in EVERY_RULE if each != RIGHT], ids=str)
-def test_any_other_rules_for_the_sql_table_have_a_wrong_end(rules: Rules) -> None:
+def test_every_other_set_of_rules_for_the_sql_table_leads_to_a_wrong_result(rules: Rules) -> None:
     assert [wrong for sizes in EVERY_SIZE if (wrong := first_wrong_end(sizes, rules))]
 
 
@@ -188,7 +188,7 @@ LACKS: Mapping[str, tuple[Sizes, Mapping[str, Callable[..., Any]]]] = {
 
 
 @pytest.mark.parametrize("lacking", LACKS)
-def test_the_test_finds_a_sql_table_that_lacks_a_rule(
+def test_the_exploration_finds_a_sql_table_in_which_a_rule_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     sizes, rules = LACKS[lacking]

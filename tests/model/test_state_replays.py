@@ -83,13 +83,15 @@ def _check(state: FencedState, program: list[list[Attempt]]) -> None:
 
 @settings(max_examples=examples(80, 300), deadline=None)
 @given(transactions)
-def test_random_replays_give_the_totals_of_the_last_attempts(program: list[list[Attempt]]) -> None:
+def test_totals_after_random_replays_equal_the_totals_of_the_last_attempts(program: list[list[Attempt]]) -> None:
     _check(MemoryState(values={"n": Sum()}), program)
 
 
 @settings(max_examples=examples(8, 25), deadline=None)
 @given(transactions)
-def test_random_replays_in_a_sql_state_give_the_totals_of_the_last_attempts(program: list[list[Attempt]]) -> None:
+def test_totals_of_a_sql_state_after_random_replays_equal_the_totals_of_the_last_attempts(
+    program: list[list[Attempt]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'state.db'}"
         _check(SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}), program)
@@ -97,7 +99,7 @@ def test_random_replays_in_a_sql_state_give_the_totals_of_the_last_attempts(prog
 
 @settings(max_examples=examples(80, 300), deadline=None)
 @given(transactions)
-def test_a_transactional_state_counts_the_same_output_once(program: list[list[Attempt]]) -> None:
+def test_a_transactional_state_counts_an_output_once_although_it_is_replayed(program: list[list[Attempt]]) -> None:
     same: Callable[[list[Attempt]], list[Attempt]] = lambda replays: [  # noqa: E731 - one line of a test
         Attempt(replays[-1].parts, attempt.written, attempt.at_once, attempt.late) for attempt in replays
     ]
@@ -106,7 +108,7 @@ def test_a_transactional_state_counts_the_same_output_once(program: list[list[At
 
 @settings(max_examples=examples(30, 100), deadline=None)
 @given(transactions)
-def test_a_restored_snapshot_is_the_same_database(program: list[list[Attempt]]) -> None:
+def test_a_database_restored_from_a_snapshot_equals_the_original_database(program: list[list[Attempt]]) -> None:
     state = MemoryState(values={"n": Sum()})
     _check(state, program)
     other = MemoryState(values={"n": Sum()})

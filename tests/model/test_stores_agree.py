@@ -348,7 +348,7 @@ def _outcome(step: Callable[[Ledger], Any], ledger: Ledger) -> Any:
 
 
 @pytest.mark.lead
-def test_the_ledger_gives_the_same_answers_on_the_memory_store_and_on_zookeeper(zookeeper: LocalZooKeeper) -> None:
+def test_the_ledger_gives_the_same_answers_with_the_memory_store_and_with_zookeeper(zookeeper: LocalZooKeeper) -> None:
     client = connect(ClientConfig(zookeeper.hosts))
     StoresAgree.zookeeper = ZooKeeperStore(client)
     try:

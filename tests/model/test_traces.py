@@ -31,7 +31,7 @@ from tests.model.driver import Run, Topology
 class TestTrace1:
     """A granted attempt wrote, and the next one is smaller."""
 
-    def test_keys_that_only_the_outranked_attempt_touched_are_rolled_back(self, topology: Topology) -> None:
+    def test_keys_that_only_an_outranked_attempt_has_written_are_rolled_back(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(2)
         first.process({"a": 1, "b": 1})
@@ -44,7 +44,7 @@ class TestTrace1:
         second.commit()
         assert topology.totals() == {"a": 1, "b": 2}
 
-    def test_a_processing_task_cleared_after_the_write_counts_only_its_new_output(self, topology: Topology) -> None:
+    def test_a_task_cleared_after_the_write_counts_only_with_its_new_output(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         run.process({"a": 1, "b": 1})
@@ -78,9 +78,7 @@ class TestTrace4:
         with pytest.raises(RowsChanged):
             mixed.committer().processed()
 
-    def test_a_batch_whose_base_moved_is_refused_and_its_replay_starts_at_the_new_base(
-        self, topology: Topology
-    ) -> None:
+    def test_a_stale_batch_is_refused_and_its_replay_starts_at_the_new_position(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(2)
         second.begin(2)
@@ -96,7 +94,9 @@ class TestTrace4:
 class TestTrace8:
     """Two states: an attempt that wrote both is followed by one that writes the first alone."""
 
-    def test_raising_every_fence_removes_the_old_attempt_from_the_second_state_too(self, two_states: Topology) -> None:
+    def test_raising_all_fences_removes_the_rows_of_the_old_attempt_from_the_second_state(
+        self, two_states: Topology
+    ) -> None:
         first, second = Run(two_states, "r1"), Run(two_states, "r2")
         first.begin(2)
         first.process({"a": 1, "b": 1})
@@ -111,7 +111,7 @@ class TestTrace8:
         second.commit()
         assert two_states.totals() == {"a": 1, "b": 1}
 
-    def test_a_crash_between_the_first_state_and_the_second_counts_once_in_both(self, two_states: Topology) -> None:
+    def test_a_crash_between_the_writes_of_two_states_counts_once_in_both_states(self, two_states: Topology) -> None:
         run = Run(two_states, "r1")
         run.begin(2)
         run.process({"a": 1, "b": 1})
@@ -122,7 +122,9 @@ class TestTrace8:
         run.commit()
         assert two_states.totals() == {"a": 1, "b": 1}
 
-    def test_a_crash_between_two_fences_is_healed_by_the_next_grant(self, two_states: Topology) -> None:
+    def test_the_next_grant_continues_after_a_crash_between_the_fences_of_two_states(
+        self, two_states: Topology
+    ) -> None:
         run = Run(two_states, "r1")
         run.begin(2)
         run.process({"a": 1, "b": 1})
@@ -137,7 +139,9 @@ class TestTrace8:
 class TestTrace10:
     """A transactional state needs the same output for a txid."""
 
-    def test_another_output_on_replay_is_an_error_that_names_the_remedy(self, transactional: Topology) -> None:
+    def test_another_output_in_a_replay_is_refused_and_the_error_contains_a_remedy(
+        self, transactional: Topology
+    ) -> None:
         run = Run(transactional, "r1")
         run.begin(2)
         run.process({"a": 1, "b": 1})
@@ -147,7 +151,7 @@ class TestTrace10:
             run.commit()
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_the_same_output_on_replay_counts_once(self, transactional: Topology) -> None:
+    def test_a_replay_with_the_same_output_counts_once(self, transactional: Topology) -> None:
         run = Run(transactional, "r1")
         run.begin(2)
         run.process({"a": 1, "b": 1})
@@ -161,7 +165,7 @@ class TestTrace10:
 class TestTrace11:
     """A processing task starts again while a committer waits, or while its own older try lives on."""
 
-    def test_a_committer_never_takes_the_turn_with_output_that_is_written_again(self, topology: Topology) -> None:
+    def test_a_committer_does_not_take_the_turn_while_a_task_writes_its_output_again(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         run.process({"a": 1, "b": 1})
@@ -174,7 +178,7 @@ class TestTrace11:
         waiting.acquire()
         assert waiting.output == {"a": 2}
 
-    def test_a_zombie_try_cannot_ack_or_fail_after_the_new_try_has_started(self, topology: Topology) -> None:
+    def test_an_outdated_try_cannot_ack_or_fail_after_a_newer_try_has_started(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         zombie = run.start()
@@ -187,7 +191,7 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 1, "b": 1}
 
-    def test_a_zombie_try_cannot_start_after_the_new_try_has_started(self, topology: Topology) -> None:
+    def test_an_outdated_try_cannot_start_after_a_newer_try_has_started(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         zombie = topology.ids.task_try()
@@ -197,7 +201,7 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_a_task_retried_under_the_same_id_may_still_succeed(self, topology: Topology) -> None:
+    def test_a_task_that_is_retried_with_the_same_try_id_may_still_succeed(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         run.start(task_try="same.1").ack({"a": 2})
@@ -206,7 +210,7 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_a_task_may_ack_after_its_retry_under_the_same_id_has_started(self, topology: Topology) -> None:
+    def test_a_task_may_ack_after_its_retry_with_the_same_try_id_has_started(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         resumed, _ = run.start(task_try="same.1"), run.start(task_try="same.2")
@@ -215,7 +219,7 @@ class TestTrace11:
         assert topology.totals() == {"a": 2}
 
     @pytest.mark.parametrize("started", ["begin", "task"])
-    def test_the_newest_try_is_accepted_although_its_id_comes_from_a_slow_clock(
+    def test_the_newest_try_is_accepted_even_if_a_slow_clock_gave_it_an_older_id(
         self, topology: Topology, started: str
     ) -> None:
         run = Run(topology, "r1")
@@ -247,7 +251,7 @@ class TestTrace11:
 class TestTrace12:
     """Clears, in an open and in a committed transaction."""
 
-    def test_a_begin_that_survived_the_clear_of_its_run_allocates_no_attempt(self, topology: Topology) -> None:
+    def test_a_begin_that_outlives_the_clear_of_its_run_starts_no_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         old = topology.ids.task_try()
         run.begin(2)
@@ -260,12 +264,12 @@ class TestTrace12:
         run.begin(2)
         assert run.begin(2, retry=True).attempt.attempt == 1
 
-    def test_a_cleared_begin_makes_the_next_attempt(self, topology: Topology) -> None:
+    def test_a_cleared_begin_starts_the_next_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         assert run.begin(2).attempt.attempt == 2
 
-    def test_a_run_cleared_after_its_commit_finds_it_committed_and_changes_no_total(self, topology: Topology) -> None:
+    def test_clearing_a_run_after_its_commit_changes_no_total(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         run.process({"a": 1})
@@ -275,7 +279,7 @@ class TestTrace12:
         assert run.committer().processed() == AlreadyCommitted(1)
         assert topology.totals() == {"a": 1}
 
-    def test_an_opaque_replay_that_finds_no_rows_commits_an_empty_batch(self, topology: Topology) -> None:
+    def test_an_opaque_replay_without_rows_commits_an_empty_batch(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(1)
         first.begin(0)
@@ -284,7 +288,7 @@ class TestTrace12:
         assert second.begin(1).metadata == [0, 1]
 
 
-def test_a_later_transaction_that_is_ready_first_waits(topology: Topology) -> None:
+def test_a_later_transaction_that_is_ready_first_waits_until_the_earlier_one_commits(topology: Topology) -> None:
     first, second = Run(topology, "r1"), Run(topology, "r2")
     first.begin(1)
     second.begin(1)
@@ -301,7 +305,7 @@ def test_a_later_transaction_that_is_ready_first_waits(topology: Topology) -> No
 class TestTrace25:
     """A ledger is closed, to be copied or deleted, while a run of it begins."""
 
-    def test_a_begin_decided_before_its_ledger_was_closed_binds_no_transaction(self, topology: Topology) -> None:
+    def test_a_begin_that_decided_before_its_ledger_was_closed_binds_no_transaction(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(1)
         mover = Mover(topology.ledger())
@@ -309,7 +313,7 @@ class TestTrace25:
             second.begin(1, meanwhile=mover.close_for_deletion)
         assert topology.store().get(topology.paths.run("r2")) is None
 
-    def test_a_replay_decided_before_its_ledger_was_closed_makes_no_attempt(self, topology: Topology) -> None:
+    def test_a_replay_that_decided_before_its_ledger_was_closed_starts_no_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         mover = Mover(topology.ledger())
@@ -340,7 +344,7 @@ class TestAcceptedChecks:
         topology.ledger().note_commit_failed(run.attempt, processed.epoch, **refusal)
         return run
 
-    def test_accepting_another_output_than_the_shown_one_is_refused(self, topology: Topology) -> None:
+    def test_accepting_an_output_other_than_the_previewed_output_is_refused(self, topology: Topology) -> None:
         self.refused(topology, replace(self.FOUND, digest="of other rows"))
         with pytest.raises(PreviewOutdated):
             topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=self.ADA)
@@ -348,7 +352,9 @@ class TestAcceptedChecks:
         assert record is not None
         assert record.accepted_checks == {}
 
-    def test_a_replay_keeps_accepted_checks_and_drops_other_failed_checks(self, topology: Topology) -> None:
+    def test_a_replay_keeps_accepted_checks_and_drops_failed_checks_that_were_not_accepted(
+        self, topology: Topology
+    ) -> None:
         run = self.refused(topology, self.FOUND)
         topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=self.ADA)
         topology.note_replay(1, 1)
@@ -358,7 +364,7 @@ class TestAcceptedChecks:
         assert record.checks == record.accepted_checks
         assert list(record.checks) == ["positive"]
 
-    def test_the_record_names_the_first_person_who_accepted_a_check(self, topology: Topology) -> None:
+    def test_the_record_keeps_the_first_person_who_accepted_a_check(self, topology: Topology) -> None:
         self.refused(topology, self.FOUND)
         for audit in (self.ADA, Audit("bob", "the same")):
             topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=audit)

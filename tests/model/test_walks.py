@@ -92,7 +92,9 @@ def walks(
 
 
 @pytest.mark.parametrize("seed", QUICK)
-def test_a_short_walk_ends_with_the_values_of_the_bindings(walk_of: Callable[..., Walk], seed: int) -> None:
+def test_a_short_random_walk_ends_with_the_values_of_all_committed_transactions(
+    walk_of: Callable[..., Walk], seed: int
+) -> None:
     assert walks(walk_of, seed).counts["recounts"]
 
 
@@ -157,13 +159,13 @@ def directed(walk_of: Callable[..., Walk], setting: Setting, steps: str, *change
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule.replace(" ", "-"))
-def test_a_walk_finds_a_missing_rule(walk_of: Callable[..., Walk], rule: str) -> None:
+def test_a_random_walk_finds_each_missing_rule(walk_of: Callable[..., Walk], rule: str) -> None:
     setting, steps, changes, kind = LEFT_OUT[rule]
     assert directed(walk_of, setting, steps) == ""
     assert directed(walk_of, setting, steps, *changes) == kind
 
 
-def test_a_walk_finds_that_a_table_that_removes_rows_is_not_written_last(walk_of: Callable[..., Walk]) -> None:
+def test_a_walk_finds_the_error_if_a_table_that_removes_rows_is_not_written_last(walk_of: Callable[..., Walk]) -> None:
     # Where it was written last, a death between two states has taken nothing out, and no record is made again.
     assert directed(walk_of, LAST, CUT_BETWEEN, _REMADE) == ""
     assert directed(walk_of, LAST, CUT_BETWEEN, _REMADE, _LAST) == "wrong"
@@ -171,7 +173,7 @@ def test_a_walk_finds_that_a_table_that_removes_rows_is_not_written_last(walk_of
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", RENAMING)
-def test_any_walk_with_a_renamed_state_ends_with_the_values_of_the_bindings(
+def test_a_random_walk_with_renamed_states_ends_with_the_values_of_committed_transactions(
     walk_of: Callable[..., Walk], seed: int
 ) -> None:
     walks(walk_of, seed, more={"rename": 6})
@@ -179,7 +181,9 @@ def test_any_walk_with_a_renamed_state_ends_with_the_values_of_the_bindings(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", LONG)
-def test_any_walk_ends_with_the_values_of_the_bindings(walk_of: Callable[..., Walk], seed: int) -> None:
+def test_a_long_random_walk_ends_with_the_values_of_all_committed_transactions(
+    walk_of: Callable[..., Walk], seed: int
+) -> None:
     walks(walk_of, seed)
 
 
@@ -210,7 +214,7 @@ def on_zookeeper(request: pytest.FixtureRequest) -> Iterator[Callable[[], Any]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", ON_ZOOKEEPER)
-def test_a_walk_on_a_real_zookeeper_ends_with_the_values_of_the_bindings(
+def test_a_random_walk_on_a_real_zookeeper_ends_with_the_values_of_committed_transactions(
     walk_of: Callable[..., Walk], on_zookeeper: Callable[[], Any], seed: int
 ) -> None:
     walks(walk_of, seed, on_zookeeper)

@@ -34,7 +34,7 @@ THIRD = Waiter("r3", 3, "013", 1)
     ],
     ids=["rising", "falling", "mixed"],
 )
-def test_runs_without_a_transaction_yield_first_and_then_the_highest_txid(
+def test_runs_without_a_transaction_yield_first_and_then_runs_with_the_highest_txid(
     waiting: Topology, order: list[Waiter]
 ) -> None:
     left, gone = list(order), []
@@ -55,7 +55,7 @@ def test_runs_without_a_transaction_yield_first_and_then_the_highest_txid(
     assert waiting.topology.yields == 4
 
 
-def test_after_a_yield_the_next_run_must_bid_again(waiting: Topology) -> None:
+def test_the_next_run_must_bid_again_after_another_run_has_yielded(waiting: Topology) -> None:
     for waiter in (THIRD, SECOND, THIRD):
         waiting.ledger().run(run_slots.bid, waiter)
     assert waiting.ledger().run(run_slots.note_yield, THIRD) == Done()
@@ -63,7 +63,7 @@ def test_after_a_yield_the_next_run_must_bid_again(waiting: Topology) -> None:
         waiting.ledger().run(run_slots.note_yield, SECOND)
 
 
-def test_a_run_that_yields_has_not_failed_and_the_handover_of_the_turn_names_it(waiting: Topology) -> None:
+def test_a_run_that_yields_does_not_fail_and_is_named_when_the_turn_is_handed_over(waiting: Topology) -> None:
     first, second, third = Run(waiting, "r1"), Run(waiting, "r2"), Run(waiting, "r3")
     waiting.ledger().run(run_slots.bid, THIRD)
     waiting.ledger().run(run_slots.note_yield, THIRD)
@@ -84,14 +84,14 @@ def test_a_run_that_yields_has_not_failed_and_the_handover_of_the_turn_names_it(
     assert waiting.totals() == {"a": 3}
 
 
-def test_the_skip_of_the_blocking_transaction_names_the_run_that_yielded(waiting: Topology) -> None:
+def test_a_skip_of_the_blocking_transaction_reports_the_run_that_has_yielded(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, IN_BEGIN)
     waiting.ledger().run(run_slots.note_yield, IN_BEGIN)
     waiting.note_skip(1)
     assert waiting.take_skip(1) == Committed(1, by_this_call=True, waiting=("r8",))
 
 
-def test_no_run_bids_or_yields_after_the_turn_has_moved(waiting: Topology) -> None:
+def test_no_run_can_bid_or_yield_after_the_turn_has_moved(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, THIRD)
     Run(waiting, "r1").whole(1)
     assert waiting.topology.bid is None
@@ -106,7 +106,7 @@ def test_a_run_whose_transaction_is_no_longer_open_does_not_yield(waiting: Topol
     assert waiting.ledger().run(run_slots.note_yield, waiter) == NotNeeded()
 
 
-def test_a_repeated_bid_and_a_repeated_yield_count_once(waiting: Topology) -> None:
+def test_a_repeated_bid_or_a_repeated_yield_counts_once(waiting: Topology) -> None:
     assert waiting.ledger().run(run_slots.bid, THIRD) == waiting.ledger().run(run_slots.bid, THIRD) == Bidding("r3")
     assert (
         waiting.ledger().run(run_slots.note_yield, THIRD) == waiting.ledger().run(run_slots.note_yield, THIRD) == Done()
@@ -114,7 +114,7 @@ def test_a_repeated_bid_and_a_repeated_yield_count_once(waiting: Topology) -> No
     assert waiting.topology.yields == 1
 
 
-def test_a_yield_entry_of_an_earlier_turn_allows_no_yield_without_a_new_bid(waiting: Topology) -> None:
+def test_a_run_must_bid_again_even_if_an_entry_of_an_earlier_yield_is_left(waiting: Topology) -> None:
     """It was started again, and whoever did so died before it took the entry back."""
     waiting.ledger().run(run_slots.bid, THIRD)
     waiting.ledger().run(run_slots.note_yield, THIRD)
@@ -127,7 +127,7 @@ def test_a_yield_entry_of_an_earlier_turn_allows_no_yield_without_a_new_bid(wait
     assert waiting.topology.yielded["r3"].blocking == 2
 
 
-def test_a_leader_that_died_is_replaced_after_a_timeout(waiting: Topology) -> None:
+def test_a_bidding_run_that_died_is_replaced_after_a_timeout(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, THIRD)
     assert waiting.ledger().run(run_slots.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r3")
     assert waiting.ledger().run(run_slots.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r2")
@@ -136,7 +136,7 @@ def test_a_leader_that_died_is_replaced_after_a_timeout(waiting: Topology) -> No
     assert waiting.ledger().run(run_slots.note_yield, SECOND) == Done()
 
 
-def test_a_later_try_of_the_leader_stays_the_leader(waiting: Topology) -> None:
+def test_a_later_try_of_the_leading_run_keeps_the_lead(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, IN_BEGIN)
     again = Waiter("r8", None, "020", 1)
     assert waiting.ledger().run(run_slots.bid, again) == Bidding("r8")

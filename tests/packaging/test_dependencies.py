@@ -99,11 +99,11 @@ def test_every_default_dependency_is_imported(needed: dict[str, set[str]]) -> No
     assert DEFAULT - {name for owners in needed.values() for name in owners} == set()
 
 
-def test_pyspark_with_its_jars_is_an_extra() -> None:
+def test_pyspark_with_its_jars_is_an_optional_dependency() -> None:
     assert "pyspark" not in DEFAULT
     assert "pyspark" in _names(PROJECT["optional-dependencies"]["pyspark"])
 
 
-def test_the_two_packages_of_spark_have_the_same_bounds() -> None:
+def test_all_spark_packages_of_the_extra_have_the_same_version_bounds() -> None:
     bounds = {re.sub(r"^[a-z-]+", "", each) for each in PROJECT["optional-dependencies"]["pyspark"]}
     assert len(bounds) == 1

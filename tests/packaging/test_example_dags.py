@@ -29,7 +29,7 @@ def bag() -> Iterator[DagBag]:
 
 
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="Airflow 3.2 shows no example DAGs of providers")
-def test_airflow_finds_the_folder_by_the_name_of_the_distribution(caplog: pytest.LogCaptureFixture) -> None:
+def test_airflow_finds_the_example_dags_by_the_name_of_the_distribution(caplog: pytest.LogCaptureFixture) -> None:
     found: list[manager._ExternalBundleConfig] = []
     with caplog.at_level(logging.ERROR):
         manager._add_provider_example_dags_to_bundle(found)

@@ -36,7 +36,7 @@ def metadata(wheel: ZipFile) -> Message:
     return message_from_string(wheel.read(name).decode())
 
 
-def test_the_wheel_has_a_description_authors_and_licenses(metadata: Message) -> None:
+def test_the_metadata_of_the_wheel_contains_a_description_authors_and_licenses(metadata: Message) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert str(metadata.get_payload()).strip().startswith("# airflow_tx")
     assert metadata["Author"] == "The airflow_tx authors"
@@ -51,7 +51,7 @@ def test_the_wheel_contains_only_runtime_files(wheel: ZipFile) -> None:
     assert foreign == []
 
 
-def test_the_version_is_set_in_one_file(metadata: Message) -> None:
+def test_the_version_is_defined_in_only_one_file(metadata: Message) -> None:
     assert metadata["Version"] == __version__ == version("airflow-provider-tx")
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     texts = [name for name in tracked if name.endswith((".py", ".md", ".toml", ".yml", "Dockerfile"))]
@@ -60,12 +60,12 @@ def test_the_version_is_set_in_one_file(metadata: Message) -> None:
     assert saying == ["airflow_tx/provider_info.py"]
 
 
-def test_no_page_names_a_wheel_with_a_version() -> None:
+def test_no_page_contains_the_file_name_of_a_wheel_with_a_version() -> None:
     for page in ROOT.glob("docs/**/*.md"):
         assert f"airflow_provider_tx-{__version__}" not in page.read_text(), page
 
 
-def test_links_of_the_readme_lead_into_the_public_repository() -> None:
+def test_links_in_the_readme_lead_to_the_public_repository() -> None:
     assert described(LINKED, HOME) == (
         f"![A picture]({HOME}/raw/main/docs/a.png)\n"
         f"[A page]({HOME}/blob/main/docs/b.md), [elsewhere](https://c.org/d)\n"
@@ -78,7 +78,7 @@ def test_links_into_the_repository_are_removed_if_there_is_no_public_repository(
     assert addresses("") == {}
 
 
-def test_the_license_file_lists_all_packages_in_the_bundle() -> None:
+def test_the_license_file_lists_all_packages_of_the_javascript_bundle() -> None:
     board = ROOT / "airflow_tx" / "plugin" / "board"
     contained = re.findall(r"(?m)^(\S+) \d\S* \((.*)\)$", (board / "LICENSES.txt").read_text())
     assert {"@tanstack/react-query", "openapi-fetch", "uplot"} <= {name for name, _ in contained}

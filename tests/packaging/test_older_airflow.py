@@ -65,7 +65,7 @@ STORIES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("story", STORIES)
-def test_the_end_to_end_stories_pass_on_the_oldest_airflow(story: str, tmp_path: Path) -> None:
+def test_the_end_to_end_tests_pass_on_the_oldest_supported_airflow(story: str, tmp_path: Path) -> None:
     subprocess.run([ROOT / "script/env", "airflow-3.2"], check=True)
     programs = ROOT / ".venv/airflow-3.2/bin"
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "AIRFLOW_HOME": str(tmp_path)}

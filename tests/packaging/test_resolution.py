@@ -44,7 +44,7 @@ def locked() -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["celery", "readers", "s3"])
-def test_the_lock_files_of_the_image_agree_on_each_package_version(name: str) -> None:
+def test_the_lock_files_of_the_image_contain_the_same_version_of_each_shared_package(name: str) -> None:
     main, other = (
         {tuple(each.split("==")) for each in re.findall(r"(?m)^([a-z0-9-]+==\S+)", (ROOT / file).read_text())}
         for file in ("requirements.lock", f"requirements-{name}.lock")
@@ -61,7 +61,7 @@ def constraints(folder: Path, *spark: str) -> Sequence[str]:
 
 @pytest.mark.parametrize("extra", ["", *(pytest.param(each, marks=pytest.mark.lead) for each in EXTRAS)])
 @pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
-def test_an_install_without_constraints_resolves_to_one_release_of_spark(extra: str, resolution: str) -> None:
+def test_an_install_without_constraints_selects_packages_of_a_single_spark_release(extra: str, resolution: str) -> None:
     found = chosen(extra, "--resolution", resolution)
     assert found["apache-airflow"] >= "3.2"
     assert ("pyspark" in found) == bool(extra)
@@ -72,19 +72,19 @@ def test_an_install_without_constraints_resolves_to_one_release_of_spark(extra: 
 @pytest.mark.parametrize(
     "release", ["4.0.1", *(pytest.param(each, marks=pytest.mark.lead) for each in ("4.1.1", "4.2.0"))]
 )
-def test_an_install_takes_the_spark_client_of_a_constraints_file(release: str, tmp_path: Path) -> None:
+def test_an_install_uses_the_spark_client_version_of_a_constraints_file(release: str, tmp_path: Path) -> None:
     found = chosen("", *constraints(tmp_path, f"pyspark-client=={release}"))
     assert found["pyspark-client"] == release
     assert "pyspark" not in found
 
 
 @pytest.mark.lead
-def test_an_install_takes_the_spark_jars_of_the_release_in_a_constraints_file(tmp_path: Path) -> None:
+def test_an_install_uses_the_spark_release_of_a_constraints_file_for_the_jars(tmp_path: Path) -> None:
     found = chosen("pyspark", *constraints(tmp_path, "pyspark-client==4.1.1", "pyspark==4.1.1"))
     assert (found["pyspark"], found["pyspark-client"]) == ("4.1.1", "4.1.1")
 
 
-def test_an_install_accepts_the_constraints_file_of_airflow() -> None:
+def test_an_install_is_possible_with_the_constraints_file_of_airflow() -> None:
     given = os.environ.get("AIRFLOW_CONSTRAINTS")
     if not given:
         pytest.skip("NOT TESTED: Airflow's own constraints file, since AIRFLOW_CONSTRAINTS names none")
@@ -92,7 +92,7 @@ def test_an_install_accepts_the_constraints_file_of_airflow() -> None:
 
 
 @pytest.mark.parametrize("older", ["apache-airflow==3.1.8", "pyspark-client==3.5.7", "pyspark==3.5.8"])
-def test_the_installer_refuses_a_too_old_version_and_shows_the_bound(older: str, tmp_path: Path) -> None:
+def test_the_installer_refuses_a_version_that_is_too_old_and_shows_the_lower_bound(older: str, tmp_path: Path) -> None:
     file = tmp_path / "constraints.txt"
     file.write_text(older)
     done = resolve("pyspark", "--constraint", str(file))
@@ -117,7 +117,9 @@ def allowed() -> tuple[str, str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("release", ["oldest", "newest"])
-def test_each_allowed_pyarrow_version_reads_blocks_as_the_rule_does(release: str, tmp_path: Path) -> None:
+def test_every_allowed_pyarrow_version_reads_json_blocks_exactly_like_the_json_parser(
+    release: str, tmp_path: Path
+) -> None:
     first, beyond = allowed()
     wanted = f"pyarrow=={first}.0.0" if release == "oldest" else f"pyarrow>={first},<{beyond}"
     target = tmp_path / "site"

@@ -66,13 +66,13 @@ def raising(status: int | None) -> Any:
     return SimpleNamespace(get_dagrun_state=get_dagrun_state)
 
 
-def test_the_state_of_a_run_is_text_and_a_deleted_run_has_none() -> None:
+def test_the_state_of_a_run_is_returned_as_text_and_a_deleted_run_has_no_state() -> None:
     assert compat.run_state(SimpleNamespace(get_dagrun_state=lambda **_: "running"), "d", "r") == "running"
     assert compat.run_state(raising(404), "d", "r") is None
 
 
 @pytest.mark.parametrize("status", [500, None])
-def test_an_airflow_error_other_than_not_found_does_not_count_as_a_deleted_run(status: int | None) -> None:
+def test_an_error_of_airflow_other_than_not_found_does_not_count_as_a_deleted_run(status: int | None) -> None:
     with pytest.raises(AirflowRuntimeError):
         compat.run_state(raising(status), "d", "r")
 
@@ -92,7 +92,7 @@ def test_a_running_task_can_query_airflow(question: str) -> None:
         (5, 7, False),  # cleared after four tries
     ],
 )
-def test_a_retry_is_distinguished_from_a_clear(try_number: int, max_tries: int, retry: bool) -> None:
+def test_a_retry_of_a_task_is_distinguished_from_a_clear(try_number: int, max_tries: int, retry: bool) -> None:
     assert compat.is_retry(SimpleNamespace(try_number=try_number, max_tries=max_tries), 3) is retry
 
 
@@ -106,7 +106,7 @@ def test_a_retry_is_distinguished_from_a_clear(try_number: int, max_tries: int, 
         ({"skipped": "queued", "mapped": "queued"}, ["mapped", "skipped"], None),
     ],
 )
-def test_skipped_tasks_stay_skipped_in_later_clears_and_those_under_way_skip_themselves(
+def test_skipped_tasks_stay_skipped_after_later_clears_and_running_tasks_skip_themselves(
     states: dict[str, str | None], skipped: list[str], by_itself: list[str] | None
 ) -> None:
     pushed: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def test_skipped_tasks_stay_skipped_in_later_clears_and_those_under_way_skip_the
     assert pushed == ({"tx_skips_itself": by_itself} if by_itself else {})
 
 
-def test_hooks_reach_plain_tasks_and_every_instance_of_a_mapped_task() -> None:
+def test_hooks_are_called_for_plain_tasks_and_for_every_mapped_instance() -> None:
     with DAG("d", schedule=None) as dag:
         work(1)
         work.override(task_id="mapped").expand(number=[1, 2])
@@ -150,7 +150,7 @@ def test_hooks_reach_plain_tasks_and_every_instance_of_a_mapped_task() -> None:
         assert compat.is_airflow_3_2() or each.retry_policy is not None
 
 
-def test_hooks_of_the_task_author_run_after_the_hooks_of_the_package() -> None:
+def test_hooks_of_the_task_author_are_called_after_the_hooks_of_the_package() -> None:
     calls: list[str] = []
     with DAG("d", schedule=None) as dag:
         work.override(pre_execute=lambda context: calls.append("own"), on_failure_callback=ended)(1)
@@ -170,7 +170,7 @@ def test_hooks_of_the_task_author_run_after_the_hooks_of_the_package() -> None:
 
 
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="Airflow 3.2 retries after each error")
-def test_a_failed_batch_is_not_retried_and_other_errors_are_left_to_the_tasks_own_policy() -> None:
+def test_a_failed_batch_is_not_retried_and_the_retry_policy_of_the_task_handles_other_errors() -> None:
     from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision, RetryPolicy
 
     class Own(RetryPolicy):
@@ -187,7 +187,7 @@ def test_a_failed_batch_is_not_retried_and_other_errors_are_left_to_the_tasks_ow
     assert action(both, OSError()) is RetryAction.RETRY
 
 
-def test_mapped_tasks_and_tasks_in_mapped_groups_are_recognised() -> None:
+def test_mapped_tasks_and_tasks_in_mapped_groups_are_recognized() -> None:
     @task_group
     def part(number: int) -> None:
         work.override(task_id="inner")(number)
@@ -200,7 +200,7 @@ def test_mapped_tasks_and_tasks_in_mapped_groups_are_recognised() -> None:
     assert found == {"work": False, "mapped": True, "part.inner": True}
 
 
-def test_a_dag_with_hooks_is_serialized_the_same_at_every_parse() -> None:
+def test_a_dag_with_hooks_is_serialized_identically_each_time_it_is_parsed() -> None:
     def parse() -> Any:
         with DAG("d", schedule=None) as dag:
             work.override(pre_execute=own_before)(1)
@@ -212,7 +212,7 @@ def test_a_dag_with_hooks_is_serialized_the_same_at_every_parse() -> None:
     assert " at 0x" not in str(parse())
 
 
-def test_a_value_that_is_no_json_has_the_same_canonical_form_before_and_after_xcom() -> None:
+def test_a_value_that_is_not_json_has_the_same_canonical_form_before_and_after_it_is_an_xcom() -> None:
     from airflow.sdk.serde import deserialize, serialize
 
     value: Any = [{"at": dt.datetime(2013, 1, 2, tzinfo=dt.timezone.utc)}]
@@ -259,7 +259,7 @@ def kinds(union: Any) -> set[type]:
     return set(get_args(get_args(union)[0]))
 
 
-def test_a_task_may_send_every_supervisor_message_and_a_trigger_only_state_queries() -> None:
+def test_a_task_may_send_every_supervisor_message_and_a_trigger_only_queries_about_states() -> None:
     both = {comms.GetDagRunState, comms.GetDRCount, comms.GetTaskStates}
     assert kinds(comms.ToSupervisor) >= both | {comms.TriggerDagRun, comms.GetDag}
     # When a trigger may ask for a DAG, `is_paused_async` can be more than None.
@@ -290,7 +290,7 @@ def test_a_new_run_is_started_without_a_logical_date_and_an_existing_run_is_not_
         (AirflowRuntimeError(ErrorResponse()), None, "GENERIC_ERROR: None"),
     ],
 )
-def test_a_run_that_airflow_refuses_to_start_is_explained_in_one_line(
+def test_the_error_for_a_run_that_airflow_refuses_to_start_has_one_line(
     supervisor: Supervisor, error: AirflowRuntimeError, status: int | None, reason: str
 ) -> None:
     supervisor.answers["TriggerDagRun"] = error
@@ -304,7 +304,7 @@ def test_a_run_that_airflow_refuses_to_start_is_explained_in_one_line(
     ("reason", "forbidden"),
     [("value_error", True), ("denied_run_type", True), ("import_errors", False), ("not_found", False), (None, False)],
 )
-def test_a_run_that_its_dag_forbids_is_distinguished_from_a_missing_dag(
+def test_a_run_that_its_dag_does_not_allow_is_distinguished_from_a_missing_dag(
     supervisor: Supervisor, reason: str | None, forbidden: bool
 ) -> None:
     supervisor.answers["TriggerDagRun"] = refusal(400, detail={"detail": {"reason": reason, "message": "no"}})
@@ -331,19 +331,19 @@ def test_a_dead_run_that_was_deleted_is_not_created(supervisor: Supervisor) -> N
     assert compat.restart_dead("d", "r") is False
 
 
-def test_a_dag_that_airflow_does_not_know_is_neither_paused_nor_not(supervisor: Supervisor) -> None:
+def test_a_dag_that_airflow_does_not_know_has_no_paused_state(supervisor: Supervisor) -> None:
     supervisor.answers["GetDag"] = [SimpleNamespace(is_paused=True), SimpleNamespace(is_paused=False), refusal(404)]
     assert [compat.is_paused("d") for _ in range(3)] == [True, False, None]
     assert "is_paused" in comms.DagResult.model_fields
 
 
-def test_running_runs_are_counted(supervisor: Supervisor) -> None:
+def test_running_runs_of_a_dag_are_counted(supervisor: Supervisor) -> None:
     supervisor.answers["GetDRCount"] = comms.DRCount(count=3)
     assert compat.running_runs("d") == asyncio.run(compat.running_runs_async("d")) == 3
     assert [each.states for each in supervisor.asked] == [["running"], ["running"]]
 
 
-def test_a_trigger_gets_the_state_of_every_run_and_none_for_a_deleted_run(supervisor: Supervisor) -> None:
+def test_a_trigger_reads_the_state_of_every_run_and_no_state_for_a_deleted_run(supervisor: Supervisor) -> None:
     running = comms.DagRunStateResult(state=DagRunState.RUNNING)
     supervisor.answers["GetDagRunState"] = [running, refusal(404)]
     assert asyncio.run(compat.run_states("d", ["a", "b", "a"])) == {"a": "running", "b": None}
@@ -353,7 +353,7 @@ def test_a_trigger_gets_the_state_of_every_run_and_none_for_a_deleted_run(superv
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_a_run_info_has_the_dates_of_its_run_if_the_run_has_dates(dated: bool) -> None:
+def test_the_run_info_has_the_dates_of_its_run_if_the_run_has_dates(dated: bool) -> None:
     day = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc) if dated else None
     run = DagRun.model_validate(
         {
@@ -383,7 +383,9 @@ def test_a_run_info_has_the_dates_of_its_run_if_the_run_has_dates(dated: bool) -
 
 
 @pytest.mark.parametrize(("run_type", "is_told"), [("manual", True), ("backfill", True), ("scheduled", False)])
-def test_a_run_that_its_schedule_has_not_created_has_its_start_time(run_type: str, is_told: bool) -> None:
+def test_a_run_that_its_schedule_has_not_created_has_its_start_time_in_the_run_info(
+    run_type: str, is_told: bool
+) -> None:
     now = dt.datetime.now(dt.timezone.utc)
     fields: dict[str, Any] = dict.fromkeys(
         ("data_interval_start", "data_interval_end", "logical_date", "partition_key", "partition_date", "conf")
@@ -410,24 +412,24 @@ def test_test_runs_of_airflow_commands_are_distinguished_from_other_runs() -> No
         assert compat.is_test_run()
 
 
-def test_every_task_state_except_success_is_live_failed_or_left_out() -> None:
+def test_every_task_state_except_success_is_live_or_failed_or_left_out() -> None:
     for state in (None, *TaskInstanceState):
         found = [compat.is_live(state), compat.is_failed(state), compat.is_left_out(state)]
         assert sum(found) == (state != TaskInstanceState.SUCCESS), state
 
 
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="Airflow 3.2 calls it deferred")
-def test_a_task_that_waits_for_a_person_is_live() -> None:
+def test_a_task_that_waits_for_human_input_is_live() -> None:
     assert compat.is_live("awaiting_input")
 
 
-def test_the_run_and_task_states_of_the_package_equal_those_of_airflow() -> None:
+def test_the_package_lists_the_same_run_states_and_task_states_as_airflow() -> None:
     assert State.unfinished_dr_states == LIVE_RUN_STATES
     assert State.finished_dr_states == set(RUN_ENDED)
     assert State.finished == set(TASK_ENDED)
 
 
-def test_the_tasks_that_airflow_skips_with_others_follow_from_their_trigger_rules() -> None:
+def test_the_trigger_rules_decide_which_tasks_airflow_skips_together_with_a_skipped_task() -> None:
     with DAG("d", schedule=None) as dag:
         first, other = work.override(task_id="first")(1), work.override(task_id="other")(1)
         [first, other] >> work.override(task_id="all")(1) >> work.override(task_id="next")(1)

@@ -53,7 +53,7 @@ def starts(schedule: IntervalSchedule, now: datetime, after: datetime | None = N
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=["cron", "delta"])
-def test_a_schedule_gives_each_interval_once_it_has_ended(schedule: IntervalSchedule) -> None:
+def test_a_schedule_returns_each_interval_after_it_has_ended(schedule: IntervalSchedule) -> None:
     days = [FIRST + number * DAY for number in range(10)]
     assert starts(schedule, FIRST) == []
     assert starts(schedule, FIRST + 3 * DAY) == days[:3]
@@ -65,14 +65,14 @@ def test_a_schedule_gives_each_interval_once_it_has_ended(schedule: IntervalSche
     assert starts(again, FIRST + 99 * DAY) == days
 
 
-def test_without_catchup_a_schedule_begins_at_the_last_ended_interval_and_leaves_none_out() -> None:
+def test_without_catchup_a_schedule_starts_at_the_last_ended_interval_and_then_omits_none() -> None:
     today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
     schedule = IntervalSchedule(DAILY, FIRST, catchup=False)
     assert starts(schedule, today + DAY)[0] >= today - DAY
     assert starts(schedule, FIRST + 3 * DAY, FIRST + DAY) == [FIRST + DAY, FIRST + 2 * DAY]
 
 
-def test_a_day_of_a_time_zone_may_have_23_hours() -> None:
+def test_a_day_in_a_time_zone_may_have_23_hours() -> None:
     berlin = CronDataIntervalTimetable("0 0 * * *", timezone="Europe/Berlin")
     schedule = IntervalSchedule(berlin, FIRST, catchup=True)
     start = datetime(2026, 3, 28, 23, tzinfo=timezone.utc)
@@ -131,7 +131,7 @@ def scheduled(request: pytest.FixtureRequest) -> Scheduled:
     return Scheduled(timetable, first, first + days * DAY, tuple(found))
 
 
-def test_no_interval_is_left_out_when_the_clocks_change(scheduled: Scheduled) -> None:
+def test_no_interval_is_omitted_when_the_clocks_change(scheduled: Scheduled) -> None:
     after = None
     for interval in scheduled.intervals:
         found = scheduled.schedule.next_interval(after, scheduled.last + 99 * DAY)
@@ -141,7 +141,7 @@ def test_no_interval_is_left_out_when_the_clocks_change(scheduled: Scheduled) ->
     assert scheduled.schedule.next_interval(after, scheduled.last + 99 * DAY) is None
 
 
-def test_a_schedule_without_a_start_date_gives_the_same_following_intervals(scheduled: Scheduled) -> None:
+def test_a_schedule_without_a_start_date_returns_the_same_next_intervals(scheduled: Scheduled) -> None:
     schedule = IntervalSchedule(scheduled.timetable)
     for (_, after), interval in pairwise(scheduled.intervals):
         found = schedule.next_interval(after, scheduled.last + 99 * DAY)
@@ -164,7 +164,7 @@ def test_a_lane_takes_every_interval_when_the_clocks_change(scheduled: Scheduled
         position = batch.position
 
 
-def test_commands_list_every_interval_from_a_date_to_another_when_the_clocks_change(
+def test_commands_list_every_interval_between_two_dates_when_the_clocks_change(
     scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dag = DAG("d", schedule=scheduled.timetable, start_date=FIRST, catchup=False)
@@ -191,24 +191,24 @@ def test_commands_list_every_interval_from_a_date_to_another_when_the_clocks_cha
     ],
     ids=str,
 )
-def test_the_time_zone_of_a_schedule_is_that_of_its_cron_expression(schedule: Any, zone: str) -> None:
+def test_the_time_zone_of_a_schedule_is_the_time_zone_of_its_cron_expression(schedule: Any, zone: str) -> None:
     dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2026, 1, 1, tz="Europe/Berlin"))
     assert compat.zone_of(dag) == zone
 
 
-def test_a_schedule_makes_runs_of_its_own_intervals_only() -> None:
+def test_a_schedule_creates_only_runs_of_its_own_intervals() -> None:
     schedule = SCHEDULES[0]
     assert schedule.makes(FIRST, FIRST + DAY)
     assert not schedule.makes(FIRST, FIRST + timedelta(hours=1))
 
 
-def test_the_run_of_an_interval_is_named_as_by_the_scheduler() -> None:
+def test_the_run_of_an_interval_has_the_run_id_that_the_scheduler_would_give_it() -> None:
     found = SCHEDULES[0].next_interval(None, FIRST + DAY)
     assert found is not None
     assert SCHEDULES[0].run_id(found) == "scheduled__2026-01-02T00:00:00+00:00"
 
 
-def test_the_dates_of_a_schedule_come_from_the_dag_or_else_from_its_tasks() -> None:
+def test_the_dates_of_a_schedule_are_read_from_the_dag_or_from_its_tasks() -> None:
     with DAG("dated", schedule=DAILY, start_date=FIRST, end_date=FIRST + DAY, catchup=True) as dag:
         BaseOperator(task_id="a")
     schedule = IntervalSchedule.of_dag(dag)
@@ -224,7 +224,7 @@ def test_the_dates_of_a_schedule_come_from_the_dag_or_else_from_its_tasks() -> N
     assert (schedule.earliest, schedule.latest, schedule.catchup) == (None, None, False)
 
 
-def test_the_context_of_an_interval_equals_that_of_an_airflow_run() -> None:
+def test_the_context_of_an_interval_equals_the_context_of_an_airflow_run() -> None:
     dates: dict[str, Any] = {"data_interval_start": FIRST, "data_interval_end": FIRST + DAY, "logical_date": FIRST}
     partition: dict[str, Any] = {"partition_key": None, "partition_date": None, "consumed_asset_events": []}
     run = DagRun.model_construct(dag_id="d", run_id="r", run_after=FIRST, conf={}, **dates, **partition)
@@ -264,7 +264,7 @@ class Supervisor:
     ],
     ids=["none", "of another date", "itself", "another one that has ended", "another one that goes on"],
 )
-def test_no_second_run_is_started_for_an_interval_that_has_a_run_of_any_name(
+def test_no_second_run_is_started_for_an_interval_that_already_has_a_run_of_any_name(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], asked: list[Any]
 ) -> None:
     supervisor = Supervisor(**found)

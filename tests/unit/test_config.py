@@ -15,7 +15,7 @@ def _read(**options: str) -> Settings:
     return Settings.read(options.get)
 
 
-def test_every_option_has_its_default_if_it_is_not_configured() -> None:
+def test_every_option_that_is_not_configured_has_its_default() -> None:
     settings = _read()
     assert settings.zookeeper_conn_id == "zookeeper_default"
     assert settings.root == "/airflow_tx"
@@ -27,7 +27,7 @@ def test_every_option_has_its_default_if_it_is_not_configured() -> None:
     assert settings.min_deferral == 10
 
 
-def test_every_declared_option_is_read_and_no_other() -> None:
+def test_exactly_the_declared_options_are_read() -> None:
     assert [field.name for field in fields(Settings)] == list(OPTIONS)
 
 
@@ -55,7 +55,9 @@ def test_values_of_options_are_converted_to_their_types() -> None:
         ("session_timeout", "inf"),
     ],
 )
-def test_a_bad_value_is_refused_in_one_line_that_names_section_option_value_and_remedy(option: str, value: str) -> None:
+def test_the_error_for_an_invalid_option_has_one_line_with_its_name_and_value_and_remedy(
+    option: str, value: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         _read(**{option: value})
     line = str(refused.value)
@@ -65,14 +67,16 @@ def test_a_bad_value_is_refused_in_one_line_that_names_section_option_value_and_
     assert "\n" not in line
 
 
-def test_airflows_configuration_and_environment_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_read_from_the_configuration_and_the_environment_of_airflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AIRFLOW__TX__MAX_PENDING", "7")
     settings = Settings.load()
     assert settings.max_pending == 7
     assert settings.root == "/airflow_tx"
 
 
-def test_settings_are_kept_until_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_cached_until_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TX__HISTORY", "7")
     seven = Settings.load()
     assert Settings.load() is seven

@@ -139,7 +139,7 @@ def named(place: Any) -> Sequence[Dataset]:
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_a_dataset_is_named_without_user_and_password(name: str, shop: str) -> None:
+def test_the_name_of_a_dataset_contains_no_user_and_no_password(name: str, shop: str) -> None:
     make, expected = PLACES[name]
     found = named(make())
     assert found == [(namespace, place.replace("{shop}", shop)) for namespace, place in expected]
@@ -162,7 +162,7 @@ def test_each_public_source_and_state_has_a_dataset_or_a_documented_reason() -> 
         (MySql(), "mysql+pymysql://ulf:s3cr3t@db:3307/shop", "shop", ("mysql://db:3307", "shop.orders")),
     ],
 )
-def test_a_table_of_a_server_is_named_as_the_openlineage_spec_says(
+def test_a_table_on_a_server_is_named_as_the_openlineage_specification_requires(
     dialect: Any, url: str, schema: str, expected: Any
 ) -> None:
     assert dialect.dataset(make_url(url), schema, "orders") == expected
@@ -178,16 +178,16 @@ def test_a_table_of_a_server_is_named_as_the_openlineage_spec_says(
         ("s3://bucket", ("s3://bucket", "/")),
     ],
 )
-def test_a_folder_is_named_as_the_openlineage_spec_says(uri: str, expected: Any) -> None:
+def test_a_folder_is_named_as_the_openlineage_specification_requires(uri: str, expected: Any) -> None:
     assert Dataset.of_folder(uri) == expected
 
 
 @pytest.mark.parametrize("wrap", [SnapshottableMap, RollBackMap])
-def test_a_map_has_the_dataset_of_the_map_it_wraps(wrap: Any) -> None:
+def test_a_state_that_wraps_a_map_has_the_dataset_of_the_map(wrap: Any) -> None:
     assert wrap(OpaqueMap(RedisMap("redis", prefix="w"))).dataset() == ("redis://r1:6380", "3.w")
 
 
-def test_a_redis_socket_is_named_as_a_server() -> None:
+def test_the_dataset_of_a_redis_socket_is_named_like_a_server() -> None:
     assert RedisMap.from_url("unix:///run/redis.sock", prefix="w").dataset() == ("redis:///run/redis.sock", "0.w")
 
 
@@ -209,7 +209,7 @@ def test_custom_maps_and_states_have_no_dataset_unless_they_define_one() -> None
     assert partition_persist(None, state=OwnState(), updater=OwnState()).state.dataset() is None
 
 
-def test_a_state_of_a_table_and_a_source_of_it_name_one_place() -> None:
+def test_a_state_and_a_source_of_the_same_table_have_the_same_dataset() -> None:
     orders = SqlTable("shop", table="Orders")
     assert [orders.dataset()] == UpstreamSource(orders, topology="orders").datasets()
     assert [orders.dataset()] == SqlSource("shop", "Orders").datasets()
@@ -246,7 +246,9 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_a_failing_dataset_fails_no_task_and_is_logged_in_one_line(caplog: pytest.LogCaptureFixture, shop: str) -> None:
+def test_a_dataset_that_cannot_be_computed_fails_no_task_and_is_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture, shop: str
+) -> None:
     operator = LineageOperator()
     states = [AwayTable("shop", table="orders"), SqlState("shop", table="n", keys=[], values={"n": Sum()})]
     with caplog.at_level(logging.WARNING):

@@ -49,7 +49,7 @@ class Bare(Described):
     """No constructor."""
 
 
-def test_an_argument_is_written_unless_it_is_the_default() -> None:
+def test_an_argument_is_serialized_unless_it_has_its_default_value() -> None:
     assert Shelf("a", limit=None).described() == (f"{__name__}.Shelf", {"names": ["a"], "kind": "plain"})
     assert Shelf(("a", "b"), deep=True, limit=3).arguments() == {
         "names": ["a", "b"],
@@ -60,21 +60,21 @@ def test_an_argument_is_written_unless_it_is_the_default() -> None:
     assert Bare().arguments() == {}
 
 
-def test_a_repr_shows_arguments_that_are_not_the_default_or_that_the_class_selects() -> None:
+def test_a_repr_shows_arguments_that_differ_from_their_defaults_or_that_the_class_selects() -> None:
     assert repr(Shelf("a")) == "Shelf('a')"
     assert repr(Shelf(["a", "b"], kind="odd")) == "Shelf(['a', 'b'], kind='odd')"
     assert repr(Hidden("x", kind="odd", limit=1)) == "Hidden('x', limit=1)"
     assert repr(Bare()) == "Bare()"
 
 
-def test_a_class_may_always_show_an_argument_and_leave_out_a_process_local_one() -> None:
+def test_a_class_may_always_show_an_argument_and_may_omit_one_that_is_local_to_the_process() -> None:
     told = Told("x", limit=3)
     assert repr(told) == "Told('x', kind='plain')"
     assert told.arguments() == {"place": "x", "kind": "plain"}
     assert "limit" not in str(vars(told))
 
 
-def test_a_copy_opens_its_own_resources() -> None:
+def test_a_copy_of_an_object_opens_its_own_resources() -> None:
     shelf = Shelf("a")
     shelf.opened.append("more")
     for other in (copy.copy(shelf), pickle.loads(pickle.dumps(shelf))):
@@ -104,12 +104,12 @@ VALUES: Any = {"keys": ["word"], "values": {"n": Sum()}}
         (lambda: committed_asset(f"flights_{DAY}"), r"committed_asset\(topology=\)"),
     ],
 )
-def test_a_template_in_an_argument_that_is_not_rendered_is_refused_in_one_line(
+def test_a_template_in_an_argument_that_is_not_rendered_is_refused_with_a_one_line_error(
     make: Callable[[], Any], argument: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{argument} = '.*so each run would get this text. Write a fixed value"):
         make()
 
 
-def test_a_custom_class_may_take_templates() -> None:
+def test_a_custom_class_may_accept_templates() -> None:
     assert repr(Shelf(DAY)) == f"Shelf({DAY!r})"

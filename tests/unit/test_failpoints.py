@@ -23,12 +23,12 @@ def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failpoints:
     return made
 
 
-def test_a_failpoint_does_nothing_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failpoint_does_nothing_if_the_environment_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     failpoint("commit.before_mark", txid=1)
 
 
-def test_a_rule_acts_once_and_only_where_the_context_matches(failpoints: Failpoints) -> None:
+def test_a_failpoint_rule_acts_once_and_only_if_its_context_matches(failpoints: Failpoints) -> None:
     armed = failpoints.arm("commit.before_mark", "raise", txid=5, topology="flights")
     failpoint("commit.before_mark", txid=4, topology="flights")
     failpoint("commit.before_mark", txid=5)
@@ -52,14 +52,16 @@ def test_a_pause_ends_when_it_is_released(failpoints: Failpoints) -> None:
     assert not thread.is_alive()
 
 
-def test_a_killed_process_ends_by_sigkill_and_the_next_process_passes(failpoints: Failpoints) -> None:
+def test_a_killed_process_ends_by_sigkill_and_the_next_process_passes_the_failpoint(failpoints: Failpoints) -> None:
     failpoints.arm("here", "kill")
     code = "from airflow_tx.base.failpoints import failpoint; failpoint('here'); print('passed')"
     ends = [subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode for _ in range(2)]
     assert ends == [-9, 0]
 
 
-def test_rules_can_be_written_in_the_variable_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failpoint_rules_can_be_set_in_the_environment_variable_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marker = tmp_path / "marker"
     monkeypatch.setenv(VARIABLE, f"other:kill:once={marker}; here:txid=1:raise:once={marker}")
     with pytest.raises(FailpointError):
@@ -67,12 +69,12 @@ def test_rules_can_be_written_in_the_variable_itself(tmp_path: Path, monkeypatch
     failpoint("other")
 
 
-def test_a_rule_survives_its_text() -> None:
+def test_a_failpoint_rule_is_unchanged_after_it_is_written_as_text_and_parsed() -> None:
     for text in ("a:txid=1:kill:once=/m", "a:raise:once=/m", "a:pause=/f:once=/m"):
         assert str(Rule.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["a", "a:kill", "a:once=/m", "a:explode:once=/m", ":kill:once=/m"])
-def test_a_rule_that_cannot_be_read_is_named(text: str) -> None:
+def test_the_error_for_an_unreadable_failpoint_rule_shows_the_rule(text: str) -> None:
     with pytest.raises(ValueError, match="failpoint rule"):
         Rule.parse(text)

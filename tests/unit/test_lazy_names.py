@@ -21,16 +21,18 @@ from airflow_tx.base.lazy_names import LazyModule
         ("airflow_tx.spark", "CrashKit", "airflow_tx.testing"),
     ],
 )
-def test_importing_a_name_from_the_wrong_package_names_the_right_package(package: str, name: str, room: str) -> None:
+def test_the_error_for_an_import_from_the_wrong_package_names_the_right_package(
+    package: str, name: str, room: str
+) -> None:
     with pytest.raises(ImportError, match=rf"^{package} has no {name}. Import it from {room}.$"):
         getattr(importlib.import_module(package), name)
 
 
-def test_a_name_that_no_package_has_is_an_attribute_error() -> None:
+def test_a_name_that_no_package_has_raises_an_attribute_error() -> None:
     assert not hasattr(importlib.import_module("airflow_tx"), "SqlStates")
 
 
-def test_a_lazy_module_is_imported_when_a_name_of_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lazy_module_is_imported_when_one_of_its_names_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     lazy = LazyModule("colorsys")
     assert "colorsys" not in sys.modules

@@ -57,7 +57,7 @@ def names(server: StatsD) -> Counter[str]:
     return Counter(name for name, _, _ in sent(server))
 
 
-def test_the_table_names_every_metric_and_its_kind() -> None:
+def test_the_table_of_metrics_lists_every_metric_and_its_kind() -> None:
     rows = re.findall(r"^\| `airflow_tx\.(\w+)` \| (\w+) \|", TABLE.read_text(), flags=re.M)
     assert rows == [(each.suffix, each.kind.value) for each in Metric]
 
@@ -149,7 +149,7 @@ def test_every_metric_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.Mon
     assert found == {(each.suffix, each.kind.value) for each in Metric}
 
 
-def test_the_age_of_open_transactions_is_that_of_the_lowest_txid_and_never_negative() -> None:
+def test_the_age_of_open_transactions_is_the_age_of_the_lowest_txid_and_is_never_negative() -> None:
     first = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
     def begun(later: float) -> TransactionRecord:
@@ -177,7 +177,7 @@ def test_the_age_of_open_transactions_is_that_of_the_lowest_txid_and_never_negat
     assert oldest_seconds({}, first) == 0
 
 
-def test_a_metrics_server_with_tags_gets_the_topology_as_a_tag(
+def test_a_metrics_server_that_supports_tags_receives_the_topology_as_a_tag(
     make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
@@ -189,7 +189,7 @@ def test_a_metrics_server_with_tags_gets_the_topology_as_a_tag(
     assert all(",topology=numbers,root=/airflow_tx" in each for each in received)
 
 
-def test_no_record_is_read_for_metrics_when_metrics_are_off(make: Any) -> None:
+def test_no_record_is_read_for_metrics_if_metrics_are_disabled(make: Any) -> None:
     world: LaneWorld = make(source=Bounded(2))
     world.coordinate()
     before = world.store.requests
@@ -199,7 +199,7 @@ def test_no_record_is_read_for_metrics_when_metrics_are_off(make: Any) -> None:
     assert world.store.requests == before
 
 
-def test_an_attempt_counts_as_failed_once_however_many_of_its_tasks_fail_beside_each_other(statsd: StatsD) -> None:
+def test_an_attempt_counts_as_failed_once_no_matter_how_many_of_its_parallel_tasks_fail(statsd: StatsD) -> None:
     tasks = ("first", "second")
     spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=CountingStore(), tasks=tasks)
     begun = begin_run(spec, "r1")

@@ -59,17 +59,17 @@ def test_the_provider_info_lists_exactly_the_modules_with_airflow_classes_of_eac
     assert listed(kind) == sorted({each.__module__ for each in own})
 
 
-def test_the_provider_info_has_no_list_of_a_kind_without_a_class(classes: list[type]) -> None:
+def test_the_provider_info_has_no_list_for_a_kind_without_a_class(classes: list[type]) -> None:
     assert [each for each in classes if issubclass(each, BaseNotifier)] == []
     assert "notifications" not in INFO
 
 
-def test_every_link_of_an_operator_is_declared(classes: list[type]) -> None:
+def test_every_link_of_an_operator_is_declared_in_the_provider_info(classes: list[type]) -> None:
     own = {f"{each.__module__}.{each.__qualname__}" for each in classes if issubclass(each, BaseOperatorLink)}
     assert own == set(INFO["extra-links"])
 
 
-def test_every_hook_that_makes_a_connection_type_is_declared_with_it(classes: list[type]) -> None:
+def test_every_hook_with_a_connection_type_is_declared_with_this_type(classes: list[type]) -> None:
     hooks: list[Any] = [each for each in classes if issubclass(each, BaseHook)]
     own = {(each.conn_type, f"{each.__module__}.{each.__qualname__}", each.hook_name) for each in hooks}
     declared = INFO["connection-types"]
@@ -84,7 +84,7 @@ def test_every_name_in_the_provider_info_exists() -> None:
         assert callable(getattr(importlib.import_module(module), attribute)), name
 
 
-def test_the_provider_info_is_valid_by_the_schema_of_airflow() -> None:
+def test_the_provider_info_is_valid_according_to_the_schema_of_airflow() -> None:
     schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
     jsonschema.validate(INFO, schema)
     # What the schema lets pass and Airflow does not know would be told to nobody.
@@ -93,5 +93,5 @@ def test_the_provider_info_is_valid_by_the_schema_of_airflow() -> None:
     assert {each["integration-name"] for kind in KINDS for each in INFO[kind]} == integrations
 
 
-def test_the_version_in_the_provider_info_is_that_of_the_package() -> None:
+def test_the_version_in_the_provider_info_is_the_version_of_the_package() -> None:
     assert INFO["versions"][0] == version(INFO["package-name"])

@@ -31,7 +31,7 @@ def parameters(public: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("room", "name"), PUBLIC, ids=[f"{room.__name__}.{name}" for room, name in PUBLIC])
-def test_help_of_a_public_name_shows_each_of_its_parameters(room: Any, name: str) -> None:
+def test_the_help_of_a_public_name_describes_each_of_its_parameters(room: Any, name: str) -> None:
     public = getattr(room, name)
     shown = pydoc.plain(pydoc.render_doc(public))
     described = {name for kind in ("param", "ivar") for name in re.findall(rf":{kind} (\w+):", shown)}
@@ -42,10 +42,10 @@ BLOCK = [name for room, name in PUBLIC if room is airflow_tx and name.endswith((
 
 
 @pytest.mark.parametrize("name", BLOCK)
-def test_help_of_an_operator_says_where_its_further_arguments_are_described(name: str) -> None:
+def test_the_help_of_an_operator_says_where_its_further_arguments_are_described(name: str) -> None:
     assert "Initialize self" not in (inspect.getdoc(getattr(airflow_tx, name).__init__) or "Initialize self")
 
 
-def test_a_public_name_is_not_hidden_by_the_module_of_the_same_name() -> None:
+def test_no_public_name_is_a_module() -> None:
     importlib.import_module("airflow_tx.testing.eventually")
     assert [name for room, name in PUBLIC if inspect.ismodule(getattr(room, name))] == []

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.bench import MemorySpec, Numbers
 
 
-def test_topologies_of_the_same_name_in_two_ledgers_have_separate_staging_areas(
+def test_topologies_with_the_same_name_in_two_ledgers_have_separate_staging_areas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__STAGING", tmp_path.as_uri())

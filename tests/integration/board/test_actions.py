@@ -42,7 +42,7 @@ def act(board: Board, action: str, **body: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ActionName, ids=lambda name: str(name.value))
-def test_each_action_requires_a_right_a_reason_and_the_previewed_version(
+def test_each_action_requires_an_access_right_a_reason_and_the_version_from_its_preview(
     board: Board, world: World, name: ActionName
 ) -> None:
     prepare, named = ASKED[name]
@@ -99,7 +99,9 @@ def test_an_unknown_check_or_state_is_refused_in_one_line(
 # --- from the trouble to the committed transaction ----------------------------------------------------------------
 
 
-def test_accepting_a_failed_check_lets_its_output_commit(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_a_transaction_commits_after_a_person_accepts_its_failed_check(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
     begun = checked(pipeline, "r1", "positive")
     runs.make(r1="failed")
     runs.fail("r1", "commit")
@@ -110,7 +112,9 @@ def test_accepting_a_failed_check_lets_its_output_commit(board: Board, pipeline:
     assert pipeline.ledger.turn().current == 2
 
 
-def test_accepting_a_lost_state_lets_its_transaction_commit(board: Board, pipeline: Pipeline, world: World) -> None:
+def test_a_transaction_commits_after_a_person_accepts_the_lost_state_that_it_updates(
+    board: Board, pipeline: Pipeline, world: World
+) -> None:
     a_lost_state_and_a_failed_commit(world)
     repaired, waits = act(board, "repair", repair="state-lost", names=["tx_state.one"])
     assert repaired.endswith("Generation 2; transaction 2 commits next.")
@@ -121,7 +125,7 @@ def test_accepting_a_lost_state_lets_its_transaction_commit(board: Board, pipeli
 
 
 @pytest.mark.long
-def test_the_buttons_beside_the_error_repair_a_lost_state_and_replay_its_transaction(
+def test_buttons_next_to_the_error_accept_the_lost_state_and_replay_the_transaction(
     world: World, people: People
 ) -> None:
     a_lost_state_and_a_failed_commit(world)
@@ -140,7 +144,9 @@ def test_the_buttons_beside_the_error_repair_a_lost_state_and_replay_its_transac
     assert world.pipeline.run("r2") == 2
 
 
-def test_a_renamed_state_continues_under_its_new_name(board: Board, pipeline: Pipeline, world: World) -> None:
+def test_a_renamed_state_continues_under_its_new_name_after_the_rename_action(
+    board: Board, pipeline: Pipeline, world: World
+) -> None:
     states = pipeline.states
     a_renamed_state(world)
     pipeline.states = states
@@ -150,7 +156,9 @@ def test_a_renamed_state_continues_under_its_new_name(board: Board, pipeline: Pi
     assert (pipeline.run("r2"), pipeline.totals()) == (2, [3, 3])
 
 
-def test_a_state_that_the_dag_no_longer_updates_is_forgotten(board: Board, pipeline: Pipeline, world: World) -> None:
+def test_the_forget_action_removes_a_state_that_the_dag_no_longer_updates(
+    board: Board, pipeline: Pipeline, world: World
+) -> None:
     states = pipeline.states
     a_state_that_is_gone(world)
     pipeline.states = states

@@ -262,13 +262,13 @@ def _check_pages(board: Board) -> None:
 
 
 @pytest.mark.long
-def test_requests_that_once_took_the_page_down_are_answered_with_bounded_work(viewer: Adversary) -> None:
+def test_requests_that_once_made_the_page_unavailable_are_answered_with_bounded_work(viewer: Adversary) -> None:
     for wrong in KILLERS:
         viewer.send(wrong)
 
 
 @pytest.mark.long
-def test_previews_that_once_took_long_are_answered_with_bounded_work(user: Adversary) -> None:
+def test_previews_that_were_once_slow_are_answered_with_bounded_work(user: Adversary) -> None:
     for wrong in KILLER_PREVIEWS:
         user.send(wrong)
 
@@ -280,19 +280,19 @@ _ON_ONE_BOARD = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 @pytest.mark.worth("starts the api-server of the board, then asks it anything")
 @settings(max_examples=examples(100, 2000), suppress_health_check=_ON_ONE_BOARD)
 @given(wrong=_wrong("get"))
-def test_any_read_request_is_answered_with_bounded_work(viewer: Adversary, wrong: Wrong) -> None:
+def test_random_read_requests_are_answered_with_bounded_work(viewer: Adversary, wrong: Wrong) -> None:
     viewer.send(wrong)
 
 
 @pytest.mark.lead
 @settings(max_examples=examples(40, 500), suppress_health_check=_ON_ONE_BOARD)
 @given(wrong=_wrong("post"))
-def test_any_preview_is_answered_with_bounded_work(user: Adversary, wrong: Wrong) -> None:
+def test_random_preview_requests_are_answered_with_bounded_work(user: Adversary, wrong: Wrong) -> None:
     user.send(wrong)
 
 
 @pytest.mark.long
-def test_thousands_of_different_requests_do_not_grow_memory(board: Board, viewer: Adversary) -> None:
+def test_thousands_of_different_requests_do_not_increase_memory(board: Board, viewer: Adversary) -> None:
     for number in range(_WARM):
         _storm(viewer, number)
     before = board.resident_bytes
@@ -377,7 +377,7 @@ def _with_a_mark() -> Iterator[Wrong]:
                 yield Wrong(plain, f'{{"{MARK}'.encode())
 
 
-def test_no_refusal_repeats_a_part_of_the_request(viewer: Adversary) -> None:
+def test_no_error_response_repeats_a_part_of_the_request(viewer: Adversary) -> None:
     refused = 0
     for wrong in _with_a_mark():
         answer = viewer.ask(wrong)

@@ -106,7 +106,7 @@ def test_the_overview_shows_each_problem_once_with_its_buttons(
 
 
 @pytest.mark.lead
-def test_the_header_of_a_topology_has_the_same_buttons_and_shows_viewers_the_command(
+def test_the_header_of_a_topology_shows_buttons_to_users_and_commands_to_viewers(
     board: Board, failed: Pipeline, people: People, dark: People
 ) -> None:
     both = people("ulf"), dark("ulf")
@@ -130,7 +130,7 @@ def test_the_copy_button_copies_the_advised_command(board: Board, failed: Pipeli
     assert ulf.page.evaluate("navigator.clipboard.readText()") == "airflow tx replay flights 1"
 
 
-def test_the_page_shows_the_refused_rows_from_the_log(
+def test_the_page_shows_the_refused_rows_that_are_in_the_task_log(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     remedy = remedy_of("Correct the code, then replay it: <airflow tx replay flights 1>")
@@ -156,7 +156,7 @@ def test_the_page_shows_the_refused_rows_from_the_log(
     expect(vera.board.get_by_role("region", name="Refused rows")).to_have_text(ROWS)
 
 
-def test_the_error_of_a_transaction_leads_to_the_log_of_the_task_that_failed(
+def test_the_error_of_a_transaction_links_to_the_log_of_the_failed_task(
     board: Board, failed: Pipeline, people: People, dark: People
 ) -> None:
     both = people("ulf"), dark("ulf")
@@ -172,7 +172,7 @@ def test_the_error_of_a_transaction_leads_to_the_log_of_the_task_that_failed(
 
 
 @pytest.mark.lead
-def test_a_waiting_transaction_shows_and_links_to_the_transaction_that_blocks_it(
+def test_a_waiting_transaction_names_the_transaction_that_blocks_it_and_links_to_it(
     board: Board, failed: Pipeline, people: People, dark: People
 ) -> None:
     both = people("vera"), dark("vera")
@@ -184,7 +184,7 @@ def test_a_waiting_transaction_shows_and_links_to_the_transaction_that_blocks_it
 
 
 @pytest.mark.lead
-def test_the_page_of_a_run_without_transaction_links_to_the_log_of_its_begin(
+def test_the_page_of_a_run_without_a_transaction_links_to_the_log_of_begin(
     board: Board, pipeline: Pipeline, runs: Runs, people: People, dark: People
 ) -> None:
     pipeline.run("r1")

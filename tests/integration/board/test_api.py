@@ -48,7 +48,7 @@ def seen(board: Board, path: str, user: str = "vera", **wanted: Any) -> Any:
     return eventually(told, 240, f"{path} has {wanted}")
 
 
-def test_the_overview_the_timeline_and_a_transaction_match_the_ledger(
+def test_the_overview_the_timeline_and_the_transaction_details_match_the_ledger(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.run("r1")
@@ -108,7 +108,7 @@ def test_the_overview_the_timeline_and_a_transaction_match_the_ledger(
     assert board.get("dags/the_dag/runs/r4")["why"]["code"] == "queued"
 
 
-def test_a_run_without_a_transaction_shows_the_last_message_of_its_begin(
+def test_the_page_of_a_run_without_a_transaction_shows_the_last_message_of_begin(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.run("r1")
@@ -157,7 +157,7 @@ with create_session() as session:
 """
 
 
-def test_a_dag_has_the_topology_that_its_file_names_and_each_run_its_own_transaction(
+def test_a_dag_shows_the_topology_that_its_file_names_and_each_run_shows_its_transaction(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline, runs: Runs
 ) -> None:
     earlier = Pipeline(store, ROOT, topology="earlier")
@@ -191,7 +191,7 @@ def test_a_dag_has_the_topology_that_its_file_names_and_each_run_its_own_transac
         ("transactions?since=2020-01-01T00:00:00Z", "transactions?since=2020-01-02T00:00:00Z"),
     ],
 )
-def test_an_answer_that_the_browser_already_has_is_not_sent_again(
+def test_a_response_that_the_browser_has_cached_is_not_sent_again(
     board: Board, pipeline: Pipeline, path: str, same: str
 ) -> None:
     pipeline.run("r1")
@@ -219,7 +219,7 @@ def test_figures_count_the_transactions_committed_in_the_requested_time(board: B
         assert board.get("topologies/flights/figures", since=moment, until=moment)["total"]["transactions"] == 0
 
 
-def test_a_search_asks_the_source_and_reports_how_many_transactions_it_read(
+def test_a_search_finds_the_transaction_of_a_file_and_reports_how_many_transactions_it_read(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     pipeline.metadata = lambda row: {"folder": "/data", "files": [{"name": f"{row:02}.csv"}]}
@@ -264,7 +264,7 @@ def test_every_route_checks_the_rights_of_the_user(
     assert found == expected
 
 
-def test_an_unknown_address_answers_404_and_breaks_no_other_page(board: Board, pipeline: Pipeline) -> None:
+def test_an_unknown_address_returns_404_and_does_not_affect_other_pages(board: Board, pipeline: Pipeline) -> None:
     pipeline.run("r1")
     numbers = (2, 99_999_999, 10**30, 0, -1)
     paths = [f"topologies/flights/transactions/{txid}" for txid in numbers]
@@ -277,7 +277,7 @@ def test_an_unknown_address_answers_404_and_breaks_no_other_page(board: Board, p
     assert board.get("dags/the_dag/runs/r1")["txid"] == 1
 
 
-def test_a_hidden_topology_and_a_missing_topology_give_the_same_answer(board: Board, pipeline: Pipeline) -> None:
+def test_a_hidden_topology_and_a_missing_topology_return_the_same_response(board: Board, pipeline: Pipeline) -> None:
     pipeline.run("r1")
     hidden = board.get("topologies", STRANGER, limit=7)
     nothing = dict.fromkeys(hidden["counts"], 0)
@@ -320,7 +320,7 @@ def test_a_forged_request_is_refused(
     assert answer.status_code == status, answer.text
 
 
-def test_a_proxy_may_rewrite_the_host_of_a_request(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_a_proxy_may_change_the_host_header_of_a_request(board: Board, pipeline: Pipeline, runs: Runs) -> None:
     fail(pipeline, pipeline.begin("r1"))
     for host, origin, forwarded, status in (
         ("inner:8080", board.url, None, 200),  # [api] base_url
@@ -336,7 +336,9 @@ def test_a_proxy_may_rewrite_the_host_of_a_request(board: Board, pipeline: Pipel
         assert answer.status_code == status, (origin, forwarded, answer.text)
 
 
-def test_no_answer_contains_a_host_a_secret_or_active_markup(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_no_response_contains_a_host_name_a_secret_or_active_markup(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
     text = f"{MARKUP} {MARKERS[0]}:5432 password={MARKERS[1]} postgresql://u:{MARKERS[2]}@h/d"
     from airflow_tx.ledger.attempt import TaskTry
     from airflow_tx.ledger.steps import processing
@@ -388,7 +390,7 @@ def act(board: Board, action: str, why: str = "", user: str = "ulf", *, topology
 
 @pytest.mark.parametrize("changed_rows", [False, True], ids=["by the api-server", "by the process of DAG files"])
 @pytest.mark.parametrize("deleted", [False, True], ids=["a run to clear", "a run to create"])
-def test_a_replay_while_the_airflow_database_is_locked_has_no_effect_and_can_be_repeated(
+def test_a_replay_during_a_lock_of_the_airflow_database_changes_nothing_and_can_be_repeated(
     board: Board, pipeline: Pipeline, runs: Runs, changed_rows: bool, deleted: bool
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -443,7 +445,7 @@ def test_the_second_of_two_simultaneous_replays_is_refused_with_the_reason(
     ]
 
 
-def test_a_replay_names_the_person_on_the_page_in_the_command_and_in_the_audit_of_the_run(
+def test_a_replay_records_the_user_in_the_audit_log_of_the_ledger_and_of_the_run(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -469,7 +471,7 @@ def test_a_replay_names_the_person_on_the_page_in_the_command_and_in_the_audit_o
     assert [person(each) for each in shown["audit"]] == [asked, ("replay of attempt 2", "ada", "now it is")]
 
 
-def test_a_transaction_beyond_the_history_is_shown_from_the_book_of_ends(
+def test_a_transaction_that_left_the_history_is_shown_from_the_book_of_ends(
     board: Board, pipeline: Pipeline, store: ZooKeeperStore
 ) -> None:
     pipeline.request = replace(pipeline.request, appends=True)
@@ -486,7 +488,7 @@ def _if_final(board: Board) -> Any:
     return shown if shown["phase"] == "COMMITTED" else None
 
 
-def test_tries_xcoms_audit_and_new_runs_each_require_their_own_right(
+def test_tries_xcoms_the_audit_log_and_creating_runs_each_require_their_own_access_right(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.run("r1")
@@ -531,14 +533,16 @@ with create_session() as session:
 """
 
 
-def test_replay_failed_replays_only_failed_transactions(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_the_replay_failed_action_replays_only_failed_transactions(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
     fail(pipeline, pipeline.begin("r1"))
     pipeline.begin("r2")
     runs.make(r1="failed", r2="running")
     assert act(board, "replay-failed") == [{"txid": 1, "run_id": "r1", "what": "its run was cleared"}]
 
 
-def test_a_skip_and_its_readmission_need_a_reason_and_name_the_user(
+def test_a_skip_and_its_readmission_require_a_reason_and_record_the_user(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.begin("r1")
@@ -577,7 +581,7 @@ def test_a_preview_lists_the_transactions_for_which_the_action_is_refused(
 
 
 @pytest.mark.worth("a source that hangs must not stop the board")
-def test_a_hanging_source_delays_neither_the_page_nor_the_lag_of_other_topologies(
+def test_a_hanging_source_does_not_delay_the_page_or_the_lag_of_other_topologies(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     pipeline.run("r1")
@@ -599,7 +603,7 @@ def test_a_hanging_source_delays_neither_the_page_nor_the_lag_of_other_topologie
 
 
 @pytest.mark.worth("the first to ask the process of the DAG files")
-def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: Board, store: ZooKeeperStore) -> None:
+def test_the_page_of_a_topology_shows_how_many_message_trees_are_open(board: Board, store: ZooKeeperStore) -> None:
     emitting = Pipeline(store, ROOT, topology="messages")
     emitting.request = TopologyRequest("messages", "opaque", 3)
     begun = emitting.begin("r1")
@@ -616,7 +620,7 @@ def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: 
     ackers.forget(origin)
 
 
-def test_the_lag_of_a_topology_comes_from_its_own_source(board: Board, store: ZooKeeperStore) -> None:
+def test_the_lag_of_a_topology_is_read_from_its_own_source(board: Board, store: ZooKeeperStore) -> None:
     here, there = (Pipeline(store, root, topology="lagging") for root in (ROOT, ELSEWHERE_ROOT))
     earlier = Pipeline(store, ROOT, topology="earlier")
     for each in (here, there, earlier):
@@ -662,7 +666,7 @@ def test_figures_contain_the_limits_beyond_which_a_topology_is_late(board: Board
     eventually(lambda: lag() == 3, 240, "its source has answered", interval=0.5)
 
 
-def test_topologies_of_other_ledgers_work_and_an_unreachable_ledger_delays_no_other_topology(
+def test_topologies_of_other_ledgers_are_shown_and_an_unreachable_ledger_delays_no_topology(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     pipeline.run("r1")
@@ -715,7 +719,7 @@ def test_a_coordinator_can_be_paused_and_unpaused(board: Board, store: ZooKeeper
     assert board.get("dags/hangs_coordinator")["role"] == "coordinator"
 
 
-def test_a_task_links_to_the_transactions_page_and_airflow_lists_its_pages(
+def test_a_task_links_to_its_transaction_and_airflow_lists_the_pages_of_the_plugin(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     runs.make(r1="failed")
@@ -737,7 +741,7 @@ def test_a_task_links_to_the_transactions_page_and_airflow_lists_its_pages(
 
 @pytest.mark.worth("ZooKeeper is killed and hangs under the board")
 @pytest.mark.parametrize("fault", ["killed", "hanging"])
-def test_the_api_reports_that_the_ledger_is_away_and_recovers_by_itself(
+def test_the_api_reports_an_unreachable_ledger_and_recovers_by_itself(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, fault: str
 ) -> None:
     pipeline.run("r1")

@@ -41,7 +41,7 @@ def answers(board: Board, user: str) -> dict[str, str]:
     return found
 
 
-def test_names_and_reasons_are_hidden_from_users_who_may_not_read_the_audit_log(
+def test_names_and_reasons_are_hidden_from_users_without_access_to_the_audit_log(
     board: Board, store: ZooKeeperStore, runs: Runs
 ) -> None:
     pipeline = Pipeline(store, ROOT, journals=True)
@@ -59,7 +59,7 @@ def test_names_and_reasons_are_hidden_from_users_who_may_not_read_the_audit_log(
         assert [path for path in shown if path.endswith(part)], (part, shown)
 
 
-def test_a_readmitted_skip_hides_names_and_reasons_without_the_audit_right(
+def test_a_readmitted_skip_hides_names_and_reasons_from_users_without_access_to_the_audit_log(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.begin("r1")

@@ -43,7 +43,7 @@ def asked(board: Board, questions: int) -> Iterator[list[Future[Any]]]:
         board.end_dag_process()
 
 
-def test_a_viewer_who_floods_a_hanging_source_does_not_delay_other_requests(
+def test_a_viewer_who_sends_many_requests_about_a_hanging_source_delays_no_other_request(
     board: Board, pipeline: Pipeline, hanging: Pipeline
 ) -> None:
     pipeline.run("r1")

@@ -103,7 +103,7 @@ def test_the_second_of_two_simultaneous_replays_shows_why_it_is_refused(
 
 
 @pytest.mark.long
-def test_the_button_accepts_a_loss_and_is_disabled_without_a_loss(
+def test_the_accept_loss_button_works_and_is_disabled_if_there_is_no_loss(
     board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     lossy = Pipeline(store, ROOT, topology="lossy")
@@ -131,7 +131,7 @@ def test_the_button_accepts_a_loss_and_is_disabled_without_a_loss(
 
 
 @pytest.mark.long
-def test_the_button_pauses_and_unpauses_a_coordinator(
+def test_the_pause_button_pauses_and_unpauses_a_coordinator(
     board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     coordinated = Pipeline(store, ROOT, topology="hangs")
@@ -159,7 +159,7 @@ def test_the_button_pauses_and_unpauses_a_coordinator(
 
 
 @pytest.mark.long
-def test_an_error_in_the_middle_of_an_action_is_shown_in_one_sentence(
+def test_an_error_during_an_action_is_shown_in_one_sentence(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     """ZooKeeper goes away, the login expires, and at last the topology is deleted."""

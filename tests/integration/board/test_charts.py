@@ -59,7 +59,7 @@ def point(shown: Locator, at: float) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [DESK, NARROW], ids=["desk", "phone"])
-def test_the_figures_cover_the_time_that_the_timeline_shows(
+def test_the_charts_cover_the_same_time_as_the_timeline(
     board: Board, replayed: Pipeline, seen: Person, size: ViewportSize
 ) -> None:
     seen.page.set_viewport_size(size)
@@ -100,7 +100,7 @@ def test_all_charts_show_their_values_at_the_time_under_the_pointer(
 
 
 @pytest.mark.long
-def test_keys_move_the_selected_time_of_all_charts_and_enter_zooms_to_it(
+def test_arrow_keys_move_the_selected_time_of_all_charts_and_enter_zooms_in(
     board: Board, replayed: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -118,7 +118,9 @@ def test_keys_move_the_selected_time_of_all_charts_and_enter_zooms_to_it(
 
 
 @pytest.mark.long
-def test_a_click_on_a_bar_shows_the_transactions_of_its_time(board: Board, replayed: Pipeline, people: People) -> None:
+def test_a_click_on_a_bar_of_a_chart_shows_the_transactions_of_its_time(
+    board: Board, replayed: Pipeline, people: People
+) -> None:
     vera = people("vera")
     vera.open(topology="flights", **HOUR)
     point(chart(vera, "Throughput"), 51 / 60)
@@ -132,7 +134,7 @@ def test_a_click_on_a_bar_shows_the_transactions_of_its_time(board: Board, repla
 
 
 @pytest.mark.long
-def test_a_touch_on_a_chart_shows_its_values_and_a_button_shows_the_transactions(
+def test_a_touch_on_a_chart_shows_its_values_and_a_button_that_lists_the_transactions(
     board: Board, replayed: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -152,7 +154,9 @@ def test_a_touch_on_a_chart_shows_its_values_and_a_button_shows_the_transactions
 
 
 @pytest.mark.long
-def test_a_chart_is_drawn_again_only_if_something_has_changed(board: Board, replayed: Pipeline, people: People) -> None:
+def test_a_chart_is_redrawn_only_if_its_data_or_size_has_changed(
+    board: Board, replayed: Pipeline, people: People
+) -> None:
     vera = people("vera")
     with vera.page.expect_response(re.compile("/figures")):
         vera.open(topology="flights", **HOUR)
@@ -175,7 +179,7 @@ def test_a_chart_is_drawn_again_only_if_something_has_changed(board: Board, repl
 
 
 @pytest.mark.long
-def test_charts_take_the_colours_of_a_changed_theme(board: Board, replayed: Pipeline, people: People) -> None:
+def test_charts_change_their_colours_with_the_theme(board: Board, replayed: Pipeline, people: People) -> None:
     vera = people("vera")
     vera.open(topology="flights", **HOUR)
     canvas = chart(vera, "Throughput").locator("canvas")
@@ -208,7 +212,7 @@ def test_charts_show_the_limits_beyond_which_a_topology_is_late(
 
 
 @pytest.mark.long
-def test_the_overview_shows_the_commits_of_the_hour_under_the_pointer(
+def test_the_overview_shows_how_many_commits_ended_in_the_hour_under_the_pointer(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline._clock = SystemClock()  # type: ignore[assignment]

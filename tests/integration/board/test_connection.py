@@ -39,7 +39,7 @@ def trouble(person: Person) -> Locator:
 
 
 @pytest.mark.parametrize("address", [{}, {"topology": "flights"}, {"topology": "flights", "txid": 1}], ids=str)
-def test_an_offline_page_shows_the_time_of_its_data_and_recovers_by_itself(
+def test_an_offline_page_shows_when_its_data_was_read_and_recovers_by_itself(
     vera: Person, address: dict[str, object]
 ) -> None:
     vera.open(**address)
@@ -53,7 +53,7 @@ def test_an_offline_page_shows_the_time_of_its_data_and_recovers_by_itself(
     expect(trouble(vera)).to_have_count(0)
 
 
-def test_an_offline_timeline_is_marked_not_live_and_ends_at_its_last_data(vera: Person) -> None:
+def test_an_offline_timeline_is_marked_as_not_live_and_ends_at_its_last_data(vera: Person) -> None:
     vera.page.context.set_offline(True)
     expect(said(vera.page)).to_contain_text(re.compile(r"until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d, not live$"))
     until = said(vera.page).text_content()
@@ -66,7 +66,7 @@ def test_an_offline_timeline_is_marked_not_live_and_ends_at_its_last_data(vera: 
     expect(said(vera.page)).not_to_contain_text("not live")
 
 
-def test_a_page_reports_an_ended_session_and_recovers_after_a_login(vera: Person, board: Board) -> None:
+def test_a_page_reports_an_expired_session_and_recovers_after_a_login(vera: Person, board: Board) -> None:
     cookies = vera.page.context.cookies()
     vera.page.context.clear_cookies()
     expect(trouble(vera)).to_contain_text("You are no longer logged in")
@@ -76,7 +76,7 @@ def test_a_page_reports_an_ended_session_and_recovers_after_a_login(vera: Person
     expect(said(vera.page)).not_to_contain_text("not live")
 
 
-def test_a_page_that_was_asleep_repeats_requests_that_are_still_unanswered(vera: Person) -> None:
+def test_a_page_that_was_suspended_repeats_its_unanswered_requests(vera: Person) -> None:
     page = vera.page
     page.clock.install()
     vera.open(topology="flights")

@@ -62,7 +62,7 @@ with create_session() as session:
 
 
 @pytest.mark.worth("secrets that the code of a DAG file must not see")
-def test_a_dag_file_sees_its_settings_and_no_secret_of_the_api_server(
+def test_a_dag_file_can_read_its_own_settings_but_no_secret_of_the_api_server(
     board: Board, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(store, ROOT, topology="reads")
@@ -123,7 +123,7 @@ def search(process: DagProcess, dag_id: str, topology: str) -> Any:
     return process.ask({"find": place, "what": "1"}, seconds=600)
 
 
-def test_a_dag_file_that_hangs_at_its_import_delays_no_request_about_another_topology(
+def test_a_dag_file_that_hangs_during_import_does_not_delay_requests_about_other_topologies(
     board: Board, pipeline: Pipeline, store: ZooKeeperStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.run("r1")

@@ -262,7 +262,7 @@ def read(client: httpx.Client, asked_of: Iterable[str]) -> tuple[int, list[str]]
 @pytest.mark.parametrize(
     "called", [pytest.param(each, marks=[] if each in ("low", "nul") else [pytest.mark.long]) for each in TEXTS]
 )
-def test_no_text_in_any_field_of_a_record_breaks_an_answer(
+def test_no_text_in_a_record_field_causes_an_error_response(
     board: Board, store: ZooKeeperStore, template: list[Node], called: str
 ) -> None:
     planted = []
@@ -279,7 +279,9 @@ def test_no_text_in_any_field_of_a_record_breaks_an_answer(
     assert [*wrong, *of_all] == []
 
 
-def test_a_field_of_a_wrong_type_breaks_no_list(board: Board, store: ZooKeeperStore, template: list[Node]) -> None:
+def test_a_record_field_of_a_wrong_type_does_not_break_any_list(
+    board: Board, store: ZooKeeperStore, template: list[Node]
+) -> None:
     planted = []
     damages = cycle(DAMAGES.items())
     for kind in kinds():
@@ -295,7 +297,7 @@ def test_a_field_of_a_wrong_type_breaks_no_list(board: Board, store: ZooKeeperSt
     assert [*wrong, *of_all] == []
 
 
-def test_a_damaged_record_is_named_and_the_other_records_are_shown(
+def test_a_damaged_record_is_reported_and_all_other_records_are_shown(
     board: Board, store: ZooKeeperStore, template: list[Node]
 ) -> None:
     # Without its record, a topology belongs to no DAG that a user may read.

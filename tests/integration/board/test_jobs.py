@@ -100,7 +100,7 @@ def days(board: Board, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -
     return pipeline
 
 
-def test_a_restatement_of_dates_is_previewed_once_and_requested_once(board: Board, days: Days, runs: Runs) -> None:
+def test_a_previewed_restatement_of_dates_can_be_requested_only_once(board: Board, days: Days, runs: Runs) -> None:
     named = {"first": "2026-05-02", "last": "2026-05-04"}
     make_runs(runs)
     path = "topologies/daily/actions/restate"
@@ -129,7 +129,7 @@ def wanted(days: Days, *txids: int) -> None:
         days.ledger.run(want, WishRequest(txid, key(txid), f"day_{txid}"), Audit("ada", "cents for euros"))
 
 
-def test_an_airflow_backfill_and_a_tx_backfill_are_shown_as_jobs(board: Board, days: Days, runs: Runs) -> None:
+def test_backfills_of_airflow_and_of_the_tx_command_are_shown_as_jobs(board: Board, days: Days, runs: Runs) -> None:
     make_runs(runs)
     board.commands.python(_BACKFILL, "day_1", "day_2", "--", "day_3")
     jobs = {each["kind"]: each for each in board.get("topologies/daily/jobs")["jobs"]}
@@ -170,7 +170,7 @@ def test_only_users_who_may_see_the_topology_see_its_jobs(board: Board, days: Da
 
 
 @pytest.mark.long
-def test_a_job_is_shown_to_every_viewer_and_its_failed_transactions_can_be_replayed(
+def test_every_viewer_sees_a_job_and_a_user_can_replay_its_failed_transactions(
     board: Board, days: Days, people: People
 ) -> None:
     wanted(days, 1, 2, 3, 4)

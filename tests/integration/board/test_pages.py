@@ -70,7 +70,7 @@ def _topologies(store: ZooKeeperStore, **failed: bool) -> None:
 
 
 @pytest.mark.worth("the board in a browser, with what axe finds")
-def test_the_head_counts_the_states_and_a_click_or_a_text_shows_some(
+def test_the_header_counts_topologies_by_state_and_a_click_or_a_text_filters_them(
     board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     _topologies(store, shop_a=True, shop_b=False, mill=True)
@@ -107,7 +107,7 @@ SHOPS = ("shop a", "shop 'b'", "s" * 200, "\u0637\u0644\u0628\u0627\u062a")
 
 
 @pytest.mark.lead
-def test_topologies_that_fail_for_one_cause_share_a_line_that_the_keyboard_opens(
+def test_topologies_with_the_same_error_share_one_row_that_can_be_expanded_with_the_keyboard(
     board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     _failing(store, "the_dag", *SHOPS)
@@ -133,7 +133,7 @@ def test_topologies_that_fail_for_one_cause_share_a_line_that_the_keyboard_opens
     vera.page.set_viewport_size(WIDE)
 
 
-def test_a_cause_counts_only_the_topologies_that_a_viewer_may_see(
+def test_a_shared_error_counts_only_topologies_that_the_viewer_may_see(
     board: Board, store: ZooKeeperStore, runs: Runs
 ) -> None:
     _failing(store, "the_dag", "a", "b", "c")
@@ -149,7 +149,7 @@ def test_a_cause_counts_only_the_topologies_that_a_viewer_may_see(
 
 
 @pytest.mark.lead
-def test_a_line_of_the_overview_has_two_rows_and_a_tooltip_with_the_source(
+def test_each_topology_on_the_overview_has_two_rows_and_a_tooltip_that_describes_the_source(
     board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     _failing(store, "the_dag", "shop")
@@ -185,7 +185,7 @@ def filed(store: ZooKeeperStore) -> Pipeline:
 
 
 @pytest.mark.lead
-def test_the_file_is_shown_beside_the_txid_and_only_existing_transactions_are_linked(
+def test_the_file_name_is_shown_next_to_the_txid_and_only_existing_transactions_are_links(
     board: Board, filed: Pipeline, runs: Runs, people: People
 ) -> None:
     filed.run("r1")
@@ -205,7 +205,7 @@ def test_the_file_is_shown_beside_the_txid_and_only_existing_transactions_are_li
 
 
 @pytest.mark.long
-def test_a_term_of_the_protocol_has_a_tooltip_and_a_page_that_explains_it(
+def test_a_term_of_the_protocol_has_a_tooltip_and_links_to_its_explanation(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -245,7 +245,7 @@ def test_a_transaction_shows_its_checks_and_how_many_rows_each_task_rejected(
 
 
 @pytest.mark.long
-def test_the_rejected_rows_of_a_transaction_are_shown_once_a_person_opens_them(
+def test_rejected_rows_of_a_transaction_are_shown_after_a_person_expands_them(
     board: Board, store: ZooKeeperStore, people: People, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -267,7 +267,7 @@ def test_the_rejected_rows_of_a_transaction_are_shown_once_a_person_opens_them(
 
 
 @pytest.mark.long
-def test_dragging_over_the_timeline_zooms_to_the_dragged_range(
+def test_dragging_over_the_timeline_zooms_to_the_selected_range(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -327,7 +327,7 @@ def test_several_selected_transactions_are_replayed_or_skipped_after_one_preview
 
 
 @pytest.mark.lead
-def test_replay_all_failed_reports_that_no_transaction_has_failed(
+def test_the_replay_failed_action_reports_that_no_transaction_has_failed(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -353,7 +353,7 @@ def test_a_search_finds_the_transaction_that_counted_a_file(board: Board, filed:
 
 
 @pytest.mark.long
-def test_on_a_narrow_screen_a_tab_links_to_the_full_page(
+def test_a_tab_links_to_the_full_page_on_a_narrow_screen(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     pipeline.run("r1")
@@ -391,7 +391,7 @@ def test_a_topology_of_any_name_is_opened_from_the_overview(
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")
 
 
-def test_the_timeline_opens_at_its_transactions_and_shows_each_bar(
+def test_the_timeline_opens_at_the_time_of_its_transactions_and_shows_each_bar(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -408,7 +408,7 @@ def test_the_timeline_opens_at_its_transactions_and_shows_each_bar(
 
 
 @pytest.mark.lead
-def test_a_restated_transaction_is_drawn_differently_from_its_restatement(
+def test_a_restated_transaction_and_its_restatement_are_drawn_differently(
     board: Board, store: ZooKeeperStore, people: People
 ) -> None:
     pipeline = Pipeline(store, ROOT, journals=True)
@@ -423,7 +423,7 @@ def test_a_restated_transaction_is_drawn_differently_from_its_restatement(
 
 
 @pytest.mark.lead
-def test_the_error_that_led_to_a_replay_can_still_be_read(
+def test_the_error_that_caused_a_replay_is_still_shown_after_the_replay(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     error = f"the disk is full: {'x' * 300}, make room"

@@ -49,7 +49,7 @@ def found(board: Board, what: str, user: str = "vera", **params: Any) -> list[tu
     return [(each["topology"], each["txid"], each["phase"], each["matched"]) for each in answer["found"]]
 
 
-def test_a_file_is_found_in_every_topology_the_most_urgent_first(searched: Board) -> None:
+def test_a_search_finds_a_file_in_every_topology_and_lists_the_most_urgent_topology_first(searched: Board) -> None:
     assert found(searched, "2026-05-01.csv") == [
         ("flights", 1, "COMMITTED", "batch"),
         ("hidden", 1, "COMMITTED", "batch"),
@@ -58,18 +58,18 @@ def test_a_file_is_found_in_every_topology_the_most_urgent_first(searched: Board
     assert found(searched, "ORDERS-1.txt") == [("orders", 1, "COMMITTED", "batch")]
 
 
-def test_a_search_finds_runs_errors_and_txids(searched: Board) -> None:
+def test_a_search_finds_transactions_by_run_by_error_and_by_txid(searched: Board) -> None:
     assert found(searched, "flights_2") == [("flights", 2, "FAILED", "run")]
     assert found(searched, "disk is full") == [("flights", 2, "FAILED", "error")]
     assert ("flights", 2, "FAILED", "txid") in found(searched, "2")
 
 
-def test_the_filter_of_topologies_chooses_which_are_searched(searched: Board) -> None:
+def test_a_search_reads_only_topologies_that_match_the_filter(searched: Board) -> None:
     assert found(searched, "2026-05-01.csv", text="ORD") == [("orders", 1, "COMMITTED", "batch")]
     assert found(searched, "2026-05-01.csv", state="failed") == [("flights", 1, "COMMITTED", "batch")]
 
 
-def test_topologies_that_a_user_may_not_see_leave_no_trace(searched: Board) -> None:
+def test_the_result_of_a_search_does_not_reveal_topologies_that_the_user_may_not_see(searched: Board) -> None:
     assert {topology for topology, *_ in found(searched, "2026-05-01", OF_ONE_DAG)} == {"flights", "orders"}
     hidden = searched.get("search", OF_ONE_DAG, what="hidden_1")
     nothing = searched.get("search", OF_ONE_DAG, what="no such run")

@@ -43,7 +43,7 @@ def ends(bars: dict[int, list[tuple[float, float]]], txid: int) -> tuple[float, 
 
 
 @pytest.mark.lead
-def test_the_timeline_covers_all_transactions_and_cuts_out_an_empty_day(
+def test_the_timeline_contains_all_transactions_and_leaves_out_an_empty_day(
     board: Board, days: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -74,7 +74,9 @@ def test_a_link_with_only_an_end_time_shows_the_transactions_before_it(
 
 
 @pytest.mark.long
-def test_dragging_over_a_gap_zooms_to_the_times_at_both_ends(board: Board, days: Pipeline, people: People) -> None:
+def test_dragging_over_a_gap_of_the_timeline_zooms_to_the_times_at_both_ends(
+    board: Board, days: Pipeline, people: People
+) -> None:
     vera = people("vera")
     vera.open(topology="flights")
     expect(vera.row(1)).to_be_visible()
@@ -91,7 +93,7 @@ def test_dragging_over_a_gap_zooms_to_the_times_at_both_ends(board: Board, days:
     expect(vera.row(2)).to_be_visible()
 
 
-def test_a_bar_shows_its_meaning_and_times_to_pointer_and_keyboard(
+def test_a_tooltip_explains_a_bar_and_its_times_on_hover_and_on_keyboard_focus(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -151,7 +153,7 @@ def many(pipeline: Pipeline, runs: Runs) -> Pipeline:
 
 
 @pytest.mark.long
-def test_a_filter_finds_transactions_that_are_not_loaded_and_its_link_shows_the_same_list(
+def test_a_filter_finds_transactions_that_are_not_loaded_and_a_reload_keeps_the_filter(
     board: Board, many: Pipeline, people: People
 ) -> None:
     eventually(lambda: board.get("topologies/flights")["allocated"] == 131, 240, "the newest transaction is seen")
@@ -213,7 +215,7 @@ def drag(person: Person, grip: Locator, pixels: float) -> None:
 
 
 @pytest.mark.long
-def test_pointer_and_keys_move_and_resize_the_overview_window_of_the_timeline(
+def test_pointer_and_arrow_keys_move_and_resize_the_overview_window_of_the_timeline(
     board: Board, days: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -306,7 +308,7 @@ def reader(request: pytest.FixtureRequest, browser: Browser, board: Board) -> It
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [NARROW, BROAD], ids=["380", "1400"])
-def test_the_timeline_is_accessible_in_narrow_and_wide_windows(
+def test_the_timeline_is_accessible_at_narrow_and_wide_screen_sizes(
     board: Board, days: Pipeline, runs: Runs, reader: Person, size: ViewportSize
 ) -> None:
     fail(days, days.begin("r3"), "it broke")

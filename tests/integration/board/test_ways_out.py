@@ -479,7 +479,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("trouble", "way"), CASES)
-def test_following_the_advised_steps_leads_to_the_commit(place: Place, people: People, trouble: str, way: str) -> None:
+def test_a_stuck_transaction_commits_after_a_person_follows_the_suggested_steps(
+    place: Place, people: People, trouble: str, way: str
+) -> None:
     case = TROUBLES[trouble]
     case.make(place)
     case.mends(place)
@@ -492,7 +494,7 @@ def test_following_the_advised_steps_leads_to_the_commit(place: Place, people: P
 
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["skipped"], indirect=True)
-def test_the_rows_of_a_transaction_skipped_as_advised_count_after_its_readmission(place: Place) -> None:
+def test_a_transaction_that_was_skipped_as_suggested_counts_again_after_its_readmission(place: Place) -> None:
     a_failed_task(place)
     mend(place)
     place.type(commands_in(steps_of(place, ()))[-1])

@@ -18,13 +18,13 @@ FIRST = KINDS[0]
 of_every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
-def test_the_test_runs_every_reading_command() -> None:
+def test_the_test_runs_every_command_that_only_reads() -> None:
     assert set(QUESTIONS) == set(commands_that_read())
 
 
 @pytest.mark.worth("makes a topology of every kind, for all tests of what people type and see")
 @of_every_kind
-def test_every_reading_command_answers_or_fails_with_one_line(ledger: Ledger, kind: Kind) -> None:
+def test_every_reading_command_prints_an_answer_or_fails_with_one_line(ledger: Ledger, kind: Kind) -> None:
     check_told(ledger.told(kind))
 
 
@@ -40,17 +40,17 @@ def test_a_command_prints_the_same_content_in_every_output_format(ledger: Ledger
 
 
 @of_every_kind
-def test_json_output_contains_numbers_as_numbers(ledger: Ledger, kind: Kind) -> None:
+def test_json_output_contains_numbers_instead_of_numeric_texts(ledger: Ledger, kind: Kind) -> None:
     found = [rows_of(told) for told in ledger.told(kind)]
     assert any(found)
     check_data(found)
 
 
-def test_no_topology_has_an_empty_cell_that_other_kinds_of_topologies_fill(ledger: Ledger) -> None:
+def test_a_column_that_is_filled_for_one_kind_of_topology_is_filled_for_every_kind(ledger: Ledger) -> None:
     check_filled_by_commands(ledger, KINDS)
 
 
-def test_every_as_of_query_runs_and_excludes_values_that_are_not_final(ledger: Ledger) -> None:
+def test_every_printed_as_of_query_runs_and_returns_only_final_values(ledger: Ledger) -> None:
     asked = [row for kind in KINDS for told in ledger.told(kind) if told.command == "at" for row in rows_of(told)]
     queries = {row["state"]: row["line"] for row in asked if str(row["line"]).startswith("SELECT")}
     url = f"sqlite:///{ledger.commands.database}"

@@ -10,9 +10,9 @@ from tests.integration.kinds.topologies import KINDS, Kind
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_get_route_of_the_page_answers_as_declared(ledger: Ledger, kind: Kind) -> None:
+def test_every_get_route_of_the_page_returns_the_declared_response_type(ledger: Ledger, kind: Kind) -> None:
     check_got(ledger.got(kind))
 
 
-def test_no_topology_has_an_empty_field_that_other_kinds_of_topologies_fill(ledger: Ledger) -> None:
+def test_a_field_that_is_filled_for_one_kind_of_topology_is_filled_for_every_kind(ledger: Ledger) -> None:
     check_filled_by_page(ledger, KINDS)

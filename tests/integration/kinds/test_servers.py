@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lead
 MESSAGES = [f"m{number}" for number in range(1, 13)]
 
 
-def test_commands_answer_about_queues_and_topics_as_about_other_sources(
+def test_commands_report_queues_and_topics_like_other_sources(
     ledger: Ledger, rabbit: LocalRabbit, kafka: LocalKafka
 ) -> None:
     queue, topic = (each.name for each in LONG_KINDS)

@@ -38,17 +38,17 @@ def public(*modules: Any) -> Iterator[Any]:
                 yield found
 
 
-def test_every_public_source_has_a_topology() -> None:
+def test_every_public_source_has_a_test_topology() -> None:
     sources = {each for each in public(airflow_tx, airflow_tx.sources) if issubclass(each, Source)}
     assert {each.__name__ for each in sources - {*named(*(kind.source for kind in EVERY))}} == set()
 
 
-def test_every_public_state_has_a_topology() -> None:
+def test_every_public_state_has_a_test_topology() -> None:
     states = {each for each in public(airflow_tx.state) if any(hasattr(each, name) for name in UPDATED)}
     assert len(states) > 10
     assert {each.__name__ for each in states - {*named(*(kind.state for kind in EVERY))}} == set()
 
 
-def test_every_test_topology_has_a_unique_name_and_a_known_story() -> None:
+def test_every_test_topology_has_a_unique_name_and_an_existing_scenario() -> None:
     assert len({kind.name for kind in EVERY}) == len(EVERY)
     assert [kind.name for kind in EVERY if not hasattr(fates, kind.fate)] == []

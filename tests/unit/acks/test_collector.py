@@ -59,19 +59,23 @@ def _away() -> None:
     raise AckersUnavailable(where="here", reason="it is away")
 
 
-def test_a_message_of_another_topology_is_refused_with_both_names(ackers: Ackers, root: str) -> None:
+def test_a_message_of_another_topology_is_refused_with_an_error_that_names_both_topologies(
+    ackers: Ackers, root: str
+) -> None:
     collector = Collector(ackers, topology="flights")
     with pytest.raises(ForeignMessage, match=r"topology 'words' refused: this collector works for topology 'flights'"):
         collector.process(root)
 
 
-def test_a_text_that_is_not_a_reference_is_refused(ackers: Ackers) -> None:
+def test_text_that_is_not_a_message_reference_is_refused(ackers: Ackers) -> None:
     with pytest.raises(NotAReference, match="the cow"):
         Collector(ackers).process("the cow jumped over the moon")
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_an_unanswered_part_is_sent_again_and_counts_once(ackers: Ackers, root: str, side: str) -> None:
+def test_a_part_of_an_ack_report_that_got_no_reply_is_sent_again_and_is_counted_once(
+    ackers: Ackers, root: str, side: str
+) -> None:
     collector = Collector(ackers, interval=600)
     with collector.process(root) as message:
         word = message.emit()
@@ -87,7 +91,7 @@ def test_an_unanswered_part_is_sent_again_and_counts_once(ackers: Ackers, root: 
     assert ackers.report(ORIGIN).open == {}
 
 
-def test_a_write_whose_outcome_is_unknown_counts_once(ackers: Ackers, root: str) -> None:
+def test_a_write_to_the_ackers_with_an_unknown_outcome_is_counted_once(ackers: Ackers, root: str) -> None:
     store, lost = ackers._store, [True, False]
     send = store.multi
 
@@ -104,7 +108,7 @@ def test_a_write_whose_outcome_is_unknown_counts_once(ackers: Ackers, root: str)
     assert ackers.report(ORIGIN).open == {}
 
 
-def test_a_worker_sends_periodically_and_continues_while_the_ackers_are_away(
+def test_a_worker_sends_reports_periodically_and_continues_while_the_ackers_are_unreachable(
     ackers: Ackers, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "airflow_tx.outputs.messages.messages")
@@ -123,7 +127,9 @@ def test_a_worker_sends_periodically_and_continues_while_the_ackers_are_away(
     assert [record.message for record in caplog.records] == [str(AckersUnavailable(where="here", reason="it is away"))]
 
 
-def test_messages_that_a_worker_holds_when_its_attempt_is_replayed_are_refused(ackers: Ackers, root: str) -> None:
+def test_a_message_that_a_worker_holds_during_the_replay_of_its_attempt_is_refused_afterwards(
+    ackers: Ackers, root: str
+) -> None:
     collector = Collector(ackers, interval=600)
     message, late = collector.process(root), collector.process(root)
     message.emit()
@@ -136,7 +142,7 @@ def test_messages_that_a_worker_holds_when_its_attempt_is_replayed_are_refused(a
         collector.process(root)
 
 
-def test_untracked_messages_need_no_ackers() -> None:
+def test_untracked_messages_are_processed_without_ackers() -> None:
     ackers = Ackers()
     ackers.before = _away
     with Collector(ackers) as collector:
@@ -147,7 +153,7 @@ def test_untracked_messages_need_no_ackers() -> None:
             message.emit(collector.process(message.emit_unanchored()))
 
 
-def test_ackers_that_lost_a_part_of_a_worker_fail_the_attempt_at_once(ackers: Ackers, root: str) -> None:
+def test_an_attempt_fails_immediately_when_its_ackers_have_lost_a_part_of_a_report(ackers: Ackers, root: str) -> None:
     before = ackers._store.snapshot()  # type: ignore[attr-defined]
     collector = Collector(ackers, interval=600)
     message = collector.process(root)
@@ -164,7 +170,7 @@ def test_ackers_that_lost_a_part_of_a_worker_fail_the_attempt_at_once(ackers: Ac
         collector.process(word)
 
 
-def test_many_trees_are_sent_in_several_parts(ackers: Ackers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_with_many_trees_is_sent_in_several_parts(ackers: Ackers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_tx.outputs.messages.messages.TREES_A_PORTION", 10)
     sent: list[int] = []
     ackers.after = lambda: sent.append(1)
@@ -179,7 +185,7 @@ def test_many_trees_are_sent_in_several_parts(ackers: Ackers, monkeypatch: pytes
     assert ackers.report(ORIGIN).emitted == {TaskTry("split", -1, "t"): 45}
 
 
-def test_a_worker_that_has_dropped_a_lineage_continues(
+def test_a_worker_can_still_ack_a_message_after_its_lineage_was_dropped_from_the_cache(
     ackers: Ackers, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_tx.outputs.messages.messages._REMEMBERED", 1)

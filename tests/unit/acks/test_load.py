@@ -28,7 +28,7 @@ def store() -> ZnodeAckers:
     return ZnodeAckers(MemoryStore(), "/tx")
 
 
-def test_the_load_counts_open_trees_of_all_transactions_and_acks_since_the_last_look(store: ZnodeAckers) -> None:
+def test_the_load_contains_all_open_trees_and_the_acks_since_the_last_reading(store: ZnodeAckers) -> None:
     now = [100.0]
     watch = AckerWatch("words", clock=lambda: now[0])
     first, second = (opened(store, Origin("words", txid, 1)) for txid in (1, 2))
@@ -50,7 +50,9 @@ def test_the_load_counts_open_trees_of_all_transactions_and_acks_since_the_last_
     assert found == AckerLoad(0, 0.1)
 
 
-def test_a_processed_transaction_has_no_open_tree_and_its_ackers_are_not_asked(store: ZnodeAckers) -> None:
+def test_the_load_of_a_processed_transaction_has_no_open_tree_and_needs_no_query_to_its_ackers(
+    store: ZnodeAckers,
+) -> None:
     watch = AckerWatch("words")
     assert watch.look(store, {7: record(phase=Phase.COMMITTING)}, "") == AckerLoad(0, None)
     opened(store, Origin("words", 8, 2)).emit(3)
@@ -58,7 +60,7 @@ def test_a_processed_transaction_has_no_open_tree_and_its_ackers_are_not_asked(s
     assert watch.look(store, {8: record(2)}, "").trees == 3
 
 
-def test_hanging_ackers_delay_no_caller_and_are_asked_once(store: ZnodeAckers) -> None:
+def test_ackers_that_hang_delay_no_caller_and_are_queried_only_once(store: ZnodeAckers) -> None:
     answer, asked = threading.Event(), list[int]()
 
     @contextmanager
@@ -81,7 +83,7 @@ def test_hanging_ackers_delay_no_caller_and_are_asked_once(store: ZnodeAckers) -
     assert len(asked) == 2
 
 
-def test_asking_unreachable_ackers_returns_the_error(store: ZnodeAckers) -> None:
+def test_a_query_to_unreachable_ackers_returns_the_error(store: ZnodeAckers) -> None:
     @contextmanager
     def away() -> Iterator[ZnodeAckers]:
         raise AckersUnavailable(where="redis", reason="refused")

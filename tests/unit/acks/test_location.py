@@ -25,18 +25,18 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> int:
     return port
 
 
-def test_ackers_without_a_connection_are_stored_beside_the_ledger() -> None:
+def test_ackers_without_a_connection_are_stored_next_to_the_ledger() -> None:
     for connected in (ackers_of, shared_ackers):
         with connected(None, MemoryStore(), "/airflow_tx") as store:
             assert isinstance(store, ZnodeAckers)
 
 
-def test_a_connection_of_another_type_is_refused(nobody: int) -> None:
+def test_a_connection_that_is_not_to_redis_or_zookeeper_is_refused_for_ackers(nobody: int) -> None:
     with pytest.raises(ConfigError, match="redis or zookeeper"):
         open_ackers("other")
 
 
-def test_an_unreachable_acker_store_is_named_without_its_password(nobody: int) -> None:
+def test_the_error_for_an_unreachable_acker_store_shows_no_password(nobody: int) -> None:
     for connected in (ackers_of, shared_ackers):
         with pytest.raises(AckersUnavailable, match="The ackers at connection away cannot be reached") as refusal:
             with connected("away", MemoryStore(), "/airflow_tx") as store:
@@ -47,12 +47,12 @@ def test_an_unreachable_acker_store_is_named_without_its_password(nobody: int) -
 
 
 @pytest.mark.parametrize("where", ["zookeeper:///airflow_tx", "zookeeper://[::1/airflow_tx", "zookeeper://h:p/root"])
-def test_a_zookeeper_needs_a_host(where: str) -> None:
+def test_a_zookeeper_connection_without_a_host_is_refused(where: str) -> None:
     with pytest.raises(ConfigError, match="zookeeper://host:port/root"):
         open_ackers(where)
 
 
-def test_a_process_shares_an_acker_connection_until_it_fails(nobody: int) -> None:
+def test_a_process_reuses_its_connection_to_the_ackers_until_the_connection_fails(nobody: int) -> None:
     stores = []
     for _ in range(2):
         with shared_ackers("away", MemoryStore(), "/airflow_tx") as store:

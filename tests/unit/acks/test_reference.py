@@ -21,7 +21,7 @@ IDS = st.integers(1, 2**64 - 1)
     st.lists(st.tuples(st.integers(0, 64), IDS), max_size=3).map(tuple),
     IDS,
 )
-def test_a_reference_round_trips(
+def test_a_message_reference_is_unchanged_after_it_is_written_as_text_and_parsed(
     topology: str, txid: int, attempt: int, trees: tuple[tuple[int, int], ...], number: int
 ) -> None:
     reference = Reference(Lineage(Origin(topology, txid, attempt), trees), number)

@@ -31,7 +31,7 @@ def applied(acker: Acker, stream: str, number: int, changes: dict[int, tuple[int
     return after
 
 
-def test_acking_c_replaces_it_in_the_tree_by_d_and_e_at_once() -> None:
+def test_an_ack_of_message_c_replaces_c_in_the_tree_by_its_children_d_and_e_in_one_step() -> None:
     """The figure of Storm's page: D and E were made of C, and C is acked."""
     a, b, c, d, e = (new_id() for _ in range(5))
     acker = applied(Acker(), "spout", 1, {a: (a, 1)}, SPOUT)
@@ -61,13 +61,13 @@ def test_the_size_of_an_acker_does_not_grow_with_its_messages() -> None:
     assert len(large.to_json()) - len(small.to_json()) == len("999999") - len("1")
 
 
-def test_an_acker_round_trips() -> None:
+def test_an_acker_is_unchanged_after_it_is_encoded_and_decoded() -> None:
     acker = applied(Acker(), "spout", 1, {1: (1, 1), 2**64 - 1: (2**64 - 1, 1)}, SPOUT)
     assert Acker.from_json(acker.to_json()) == acker
     assert Acker.from_json(b"") == Acker()
 
 
-def test_each_part_of_a_stream_is_taken_once_and_in_order() -> None:
+def test_an_acker_accepts_each_part_of_a_stream_once_and_in_order() -> None:
     acker = applied(Acker(), "spout", 1, {1: (1, 1)}, SPOUT)
     assert acker.take(ORIGIN, Portion("spout", 1, {1: (1, 1)}, SPOUT)) == (acker, [])
     for number in (0, 3):
@@ -77,12 +77,12 @@ def test_each_part_of_a_stream_is_taken_once_and_in_order() -> None:
             acker.take(ORIGIN, Portion("spout", number, {1: (1, 1)}, SPOUT))
 
 
-def test_a_task_try_round_trips() -> None:
+def test_a_task_try_is_unchanged_after_it_is_encoded_and_decoded() -> None:
     for task in (TaskTry("a b@c/ü", 12, "0198-77"), TaskTry("split", -1, "")):
         assert emitter_try(emitter_text(task)) == task
 
 
-def test_a_report_adds_up_the_trees_of_all_ackers() -> None:
+def test_a_report_sums_the_trees_of_all_ackers() -> None:
     first = applied(Acker(), "one", 1, {2: (2, 1), 4: (4, 1)}, emitter_text(TaskTry("split", 0, "t")))
     second = applied(Acker(), "two", 1, {1: (1, 1)}, emitter_text(TaskTry("split", 0, "t")))
     second = applied(second, "worker", 1, {1: (1, -2)})
@@ -98,7 +98,7 @@ def programs(draw: st.DrawFn) -> list[tuple[int, int, list[int]]]:
 
 
 @given(programs(), st.lists(st.integers(0, 2), max_size=30))
-def test_a_tree_is_complete_exactly_when_all_its_messages_are_acked(
+def test_a_tree_is_complete_if_and_only_if_all_its_messages_are_acked(
     program: list[tuple[int, int, list[int]]], flushes: list[int]
 ) -> None:
     """Whoever sends when: a tree is gone from its acker once all is acked and sent, and never before."""

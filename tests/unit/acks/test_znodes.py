@@ -21,12 +21,12 @@ class Away(MemoryStore):
         raise StoreUnavailable(hosts="zk1:2181", connection="zookeeper_default", reason="no answer")
 
 
-def test_ackers_in_the_ledger_are_unavailable_while_the_ledger_is_away() -> None:
+def test_ackers_that_are_stored_in_the_ledger_are_unavailable_while_the_ledger_is_unreachable() -> None:
     with pytest.raises(AckersUnavailable, match="ledger's ZooKeeper cannot be reached: ZooKeeper zk1:2181"):
         ZnodeAckers(Away(), "/airflow_tx").report(ORIGIN)
 
 
-def test_more_trees_than_a_znode_can_hold_are_refused_with_a_remedy() -> None:
+def test_more_trees_than_a_znode_can_hold_are_refused_with_an_error_that_names_a_remedy() -> None:
     ackers = ZnodeAckers(MemoryStore(limit=20_000), "/airflow_tx")
     roots = opened(ackers, ORIGIN)
     with pytest.raises(
@@ -43,7 +43,9 @@ class Overtaken(MemoryStore):
         raise RequirementFailed(path="p", expected="version 1", found="version 2")
 
 
-def test_a_write_that_is_overtaken_repeatedly_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_to_the_ackers_gives_up_if_other_writers_overtake_it_repeatedly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("airflow_tx.outputs.messages.stores._PASSES", 5)
     with pytest.raises(AckersUnavailable, match="overtaken 5 times in a row"):
         ZnodeAckers(Overtaken(), "/airflow_tx").open(ORIGIN, "", 1)

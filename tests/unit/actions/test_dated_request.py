@@ -30,13 +30,15 @@ def made(count: int, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> Any:
     return wanted.action(cast(ActionTarget, Target()))
 
 
-def test_a_request_by_dates_restates_all_their_transactions_in_one_action(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_for_a_range_of_dates_restates_all_transactions_of_these_dates_in_one_action(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     action = made(30, monkeypatch, **DAYS)
     assert isinstance(action, TransactionRestatement)
     assert action.txids == list(range(1, 31))
 
 
-def test_dates_with_too_many_transactions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_for_dates_with_too_many_transactions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UnclearRequest, match=f"has {MOST_DATED + 1} transactions, but a request can have at most {MOST_DATED}"
     ):
@@ -51,7 +53,7 @@ def test_dates_with_too_many_transactions_are_refused(monkeypatch: pytest.Monkey
         ({"first": "2026-05-01"}, "name the first and the last date"),
     ],
 )
-def test_dates_that_are_unclear_are_refused(
+def test_a_request_with_ambiguous_or_invalid_dates_is_refused(
     asked: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UnclearRequest, match=problem):

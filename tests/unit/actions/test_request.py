@@ -46,19 +46,19 @@ def given(name: str, **asked: Any) -> dict[str, Any]:
         ("repair", {"repair": "ends"}, {}),
     ],
 )
-def test_an_action_takes_only_its_own_fields_of_a_request(
+def test_an_action_reads_only_its_own_fields_of_a_request(
     name: str, asked: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     assert given(name, **asked) == fields
 
 
-def test_a_restatement_that_follows_corrections_needs_no_reason() -> None:
+def test_a_request_to_restate_after_an_upstream_correction_needs_no_reason() -> None:
     assert type(made("restate", follow=True)).__name__ == "CorrectionRestatement"
     assert not made("restate", follow=True).needs_reason
     assert made("restate").needs_reason
 
 
-def test_a_replay_takes_its_options_from_the_request() -> None:
+def test_a_replay_reads_its_options_from_the_request() -> None:
     action = made("replay", txids=(7,), force=True)
     assert (action.txids, action.force, action.changed_rows) == ([7], True, False)
 
@@ -88,6 +88,8 @@ def test_a_replay_takes_its_options_from_the_request() -> None:
         ),
     ],
 )
-def test_a_field_that_an_action_does_not_take_is_refused(name: str, asked: dict[str, Any], problem: str) -> None:
+def test_a_request_with_a_field_that_the_action_does_not_have_is_refused(
+    name: str, asked: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(UnclearRequest, match=problem):
         made(name, **asked)

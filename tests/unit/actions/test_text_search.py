@@ -53,13 +53,13 @@ def pipeline() -> Pipeline:
         ("nothing like that", []),
     ],
 )
-def test_a_text_is_found_in_each_part_of_open_and_final_transactions(
+def test_a_search_finds_a_text_in_each_part_of_open_and_final_transactions(
     pipeline: Pipeline, what: str, has: list[tuple[int, str, str]]
 ) -> None:
     assert sorted(parts(pipeline, what)) == sorted(has)
 
 
-def test_the_error_of_an_earlier_attempt_is_found(pipeline: Pipeline) -> None:
+def test_a_search_finds_the_error_of_an_earlier_attempt(pipeline: Pipeline) -> None:
     pipeline.run("manual__three")
     assert parts(pipeline, "disk is")[0][:2] == (3, "error")
 
@@ -74,7 +74,9 @@ def test_the_error_of_an_earlier_attempt_is_found(pipeline: Pipeline) -> None:
         ("0001-01-01", []),
     ],
 )
-def test_a_date_is_found_within_an_interval(what: str, txids: list[int]) -> None:
+def test_a_search_for_a_date_finds_the_transaction_whose_interval_contains_the_date(
+    what: str, txids: list[int]
+) -> None:
     week = {1: "2026-04-20T00:00:00+00:00", 2: "2026-04-27T00:00:00+00:00", 3: "2026-05-04T00:00:00+00:00"}
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.metadata = lambda row: {"from": week[row], "to": week[row + 1]}
@@ -83,7 +85,7 @@ def test_a_date_is_found_within_an_interval(what: str, txids: list[int]) -> None
     assert [txid for txid, part, _ in parts(pipeline, what) if part == "date"] == txids
 
 
-def test_the_date_of_a_partition_is_found() -> None:
+def test_a_search_for_a_date_finds_the_partition_with_this_date() -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.metadata = lambda row: {"partition": f"2026-05-0{row}T00:00:00+02:00"}
     pipeline.run("r1")
@@ -91,24 +93,26 @@ def test_the_date_of_a_partition_is_found() -> None:
     assert [txid for txid, _, _ in parts(pipeline, "2026-05-01T22:00:00Z")] == [2]
 
 
-def test_a_text_that_is_hidden_from_a_person_cannot_be_found(pipeline: Pipeline) -> None:
+def test_a_search_does_not_find_text_that_is_hidden_from_the_user(pipeline: Pipeline) -> None:
     hide = {"hide_name": lambda text: "***", "hide_error": lambda text: "***"}
     for what in ("full", "2026-05-02c.csv"):
         assert found(pipeline, WantedText(what, **hide)).matches == ()
 
 
 @pytest.mark.parametrize(("limits", "looked"), [({"most": 2}, 2), ({"most_found": 1}, 2), ({"seconds": -1.0}, 0)])
-def test_a_search_that_ends_early_reports_it(pipeline: Pipeline, limits: dict[str, Any], looked: int) -> None:
+def test_a_search_that_ends_early_reports_that_it_is_incomplete(
+    pipeline: Pipeline, limits: dict[str, Any], looked: int
+) -> None:
     answer = found(pipeline, WantedText("csv"), **limits)
     assert (answer.looked, answer.complete) == (looked, False)
     assert found(pipeline, WantedText("csv")).complete
 
 
-def test_the_newest_transaction_comes_first(pipeline: Pipeline) -> None:
+def test_a_search_lists_the_newest_transaction_first(pipeline: Pipeline) -> None:
     assert [txid for txid, _, _ in parts(pipeline, ".csv")] == [3, 2, 1]
 
 
-def test_a_position_is_found_only_together_with_its_partition() -> None:
+def test_a_search_for_a_position_finds_it_only_if_the_search_text_names_its_partition() -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.metadata = lambda row: {"orders-0": {"from": 10 * row, "to": 10 * row + 10}, "orders-1": {}}
     pipeline.run("first")
@@ -126,7 +130,9 @@ def test_a_position_is_found_only_together_with_its_partition() -> None:
         ({"day=0": {"folder": "/d", "files": [{"name": "secret.csv"}]}}, "day=0:secret.csv"),
     ],
 )
-def test_a_position_in_a_hidden_name_is_not_found(metadata: Any, what: str) -> None:
+def test_a_search_does_not_find_a_position_whose_partition_name_is_hidden_from_the_user(
+    metadata: Any, what: str
+) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.metadata = lambda row: metadata
     pipeline.run("r1")

@@ -23,7 +23,7 @@ def figure(job: str, peer: str, cold: float, warm: float = 10.0, *, batches: int
     return Figure(job, peer, peer.capitalize(), first, twelve, part(batches - 1, rows, warm))
 
 
-def test_a_ratio_compares_the_speed_of_the_lane_at_the_same_job() -> None:
+def test_a_ratio_compares_the_speeds_of_the_lane_and_of_another_program_for_the_same_job() -> None:
     figures = [
         figure("small", "trident", 6, 10),
         figure("small", "plain", 12, 40, batches=11),
@@ -44,13 +44,13 @@ def test_a_ratio_compares_the_speed_of_the_lane_at_the_same_job() -> None:
     }
 
 
-def test_ratios_of_runs_compare_the_processor_time() -> None:
+def test_ratios_of_runs_compare_the_processor_time_that_was_used() -> None:
     waited = replace(figure("small", "runs", 9), warm=Part(10, 100, Took(100, 4, 1.5, 0.25)))
     plain = replace(figure("small", "plain", 9), warm=Part(10, 100, Took(10, 2, 1.5, 0.25)))
     assert ratios.ratios([[plain, waited]]) == {"small: runs/plain processor": 0.5}
 
 
-def test_a_ratio_is_the_median_over_rounds_that_measured_both() -> None:
+def test_a_ratio_is_the_median_over_the_rounds_in_which_both_programs_were_measured() -> None:
     def measured(lane: float, trident: float) -> list[Figure]:
         return [figure("big", "lane", 1, lane), figure("big", "trident", 1, trident)]
 
@@ -59,18 +59,18 @@ def test_a_ratio_is_the_median_over_rounds_that_measured_both() -> None:
     assert ratios.ratios(rounds)["big: lane/trident warm"] == 2.0
 
 
-def test_the_table_has_the_medians_of_the_rounds() -> None:
+def test_the_table_of_figures_shows_the_medians_of_all_rounds() -> None:
     rounds = [[figure("big", "lane", cold, cold)] for cold in (20, 1, 10)]
     (line,) = ratios.table(rounds)[2:]
     assert "| 5 s; 12 rows/s | 100 rows/s; 100 ms | 1.67 s, 200 ms |  | 1.5; 0.2 |" in line
 
 
-def test_the_time_taken_is_the_difference_of_two_moments() -> None:
+def test_the_measured_time_is_the_difference_between_two_readings_of_the_clock() -> None:
     took = Moment(12.0, 5.0, 100.0).since(Moment(10.0, 4.0, 98.0))
     assert (took.seconds, took.processor, took.others) == (2.0, 1.0, 0.5)
 
 
-def test_a_ratio_more_than_a_fifth_worse_fails_with_the_expected_and_the_measured_value() -> None:
+def test_a_ratio_that_is_more_than_a_fifth_worse_fails_with_the_expected_and_measured_values() -> None:
     held, better, worse = compare({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 0.8, "b": 7.0, "c": 1.59, "new": 0.1})
     assert [each.is_worse for each in (held, better, worse)] == [False, False, True]
     assert str(held) == "a: expected 1, found 0.8: ok"
@@ -83,7 +83,7 @@ def test_a_ratio_that_was_not_measured_fails() -> None:
     assert str(missing) == "small: lane/trident cold: expected 0.9, not measured: FAILED"
 
 
-def test_the_table_is_written_into_its_page_without_other_changes(
+def test_the_table_of_ratios_replaces_only_its_own_part_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, committed = tmp_path / "FIGURES.md", tmp_path / "measured.json"
@@ -101,7 +101,7 @@ def test_the_table_is_written_into_its_page_without_other_changes(
     assert ratios.measured() == rounds
 
 
-def test_generated_numbers_are_ready_before_their_limit_with_the_totals_of_python(tmp_path: Path) -> None:
+def test_generated_numbers_appear_before_their_limit_and_have_the_same_totals_as_in_python(tmp_path: Path) -> None:
     data = Data(tmp_path)
     assert data.totals(SMALL, 2) == {str(key): (2, 2 * key + 10) for key in range(10)}
     assert data.rows(SMALL, 3) == 30
@@ -109,7 +109,7 @@ def test_generated_numbers_are_ready_before_their_limit_with_the_totals_of_pytho
     assert limit(tmp_path / "watched") == 20
 
 
-def test_flights_are_summed_by_carrier_and_airport_and_cancelled_flights_have_no_delay() -> None:
+def test_flights_are_summed_by_carrier_and_airport_and_a_cancelled_flight_has_no_delay() -> None:
     flight = "2013,1,1,517,515,{},830,819,11,{},1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z"
     lines = [flight.format(delay, carrier) for delay, carrier in (("2", "UA"), ("-5", "UA"), ("NA", "UA"), ("7", "AA"))]
     assert sum_up(lines) == {"UA-EWR": (3, -3), "AA-EWR": (1, 7)}

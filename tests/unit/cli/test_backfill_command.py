@@ -129,7 +129,7 @@ def airflow(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> 
     return Airflow(store, log, monkeypatch)
 
 
-def test_backfill_creates_runs_in_date_order_while_there_is_room(
+def test_backfill_creates_runs_in_date_order_while_the_dag_has_free_run_slots(
     airflow: Airflow, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert airflow.backfill(0, 9) == ["All 10 intervals are done."]
@@ -144,7 +144,7 @@ def test_backfill_creates_runs_in_date_order_while_there_is_room(
 
 
 @pytest.mark.parametrize("stopped_at", range(1, 9))
-def test_a_stopped_backfill_continues_where_it_stopped(airflow: Airflow, stopped_at: int) -> None:
+def test_a_stopped_backfill_continues_at_the_date_where_it_stopped(airflow: Airflow, stopped_at: int) -> None:
     airflow.stopped_at = stopped_at
     with pytest.raises(KeyboardInterrupt):
         airflow.backfill(0, 9)
@@ -157,7 +157,7 @@ def test_a_stopped_backfill_continues_where_it_stopped(airflow: Airflow, stopped
     assert airflow.created == airflow.txids() == list(range(10))
 
 
-def test_a_failed_date_ends_the_backfill_which_names_the_failed_and_the_waiting_dates(airflow: Airflow) -> None:
+def test_a_failed_date_ends_the_backfill_with_a_list_of_the_failed_and_the_waiting_dates(airflow: Airflow) -> None:
     airflow.failing = {2}
     assert airflow.backfill(0, 9) == [
         "2026-01-03T00:00:00+00:00: run day 2 ended as failed: airflow tx show days 3",
@@ -170,7 +170,7 @@ def test_a_failed_date_ends_the_backfill_which_names_the_failed_and_the_waiting_
     assert airflow.created == airflow.txids() == list(range(10))
 
 
-def test_a_run_whose_begin_failed_stops_later_dates_of_an_order(airflow: Airflow) -> None:
+def test_in_an_order_a_run_whose_begin_failed_stops_all_later_dates(airflow: Airflow) -> None:
     airflow.states[1] = "failed"
     told, *_ = airflow.backfill(0, 4)
     assert told == (
@@ -186,7 +186,7 @@ def test_without_an_order_a_run_whose_begin_failed_does_not_stop_other_dates(air
     assert sorted(airflow.txids()) == [0, 2, 3, 4]
 
 
-def test_a_deleted_run_is_created_again_unless_its_transaction_is_committed(airflow: Airflow) -> None:
+def test_backfill_creates_a_deleted_run_again_unless_its_transaction_is_committed(airflow: Airflow) -> None:
     airflow.backfill(0, 1)
     airflow.begin(2)
     airflow.states.clear()
@@ -194,7 +194,7 @@ def test_a_deleted_run_is_created_again_unless_its_transaction_is_committed(airf
     assert airflow.created == [0, 1, 2, 3]
 
 
-def test_a_run_that_yielded_counts_as_in_flight(airflow: Airflow) -> None:
+def test_a_run_that_yielded_its_slot_counts_as_in_flight(airflow: Airflow) -> None:
     airflow.backfill(0, 0)
     airflow.states[1] = "failed"
     waiter = Waiter("day 1", None, "its try", airflow.ledger.turn().current)
@@ -214,7 +214,7 @@ class Watched:
         return False
 
 
-def test_the_wait_for_a_commit_ends_at_a_commit_since_the_last_reading(
+def test_the_wait_for_a_commit_returns_immediately_if_a_commit_happened_since_the_last_reading(
     airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dates, watched = airflow.dates(0, 9), Watched()
@@ -232,7 +232,7 @@ def test_the_wait_for_a_commit_ends_at_a_commit_since_the_last_reading(
     assert watched.waits == [7, 7]
 
 
-def test_omitted_dates_are_refused_before_any_run_is_created(airflow: Airflow) -> None:
+def test_a_backfill_that_omits_dates_of_an_order_is_refused_before_it_creates_a_run(airflow: Airflow) -> None:
     airflow.backfill(0, 1)
     with pytest.raises(
         ConfigError, match=r"has reached 2026-01-03T00:00:00\+00:00\. The backfill cannot leave out an interval"
@@ -241,7 +241,7 @@ def test_omitted_dates_are_refused_before_any_run_is_created(airflow: Airflow) -
     assert airflow.backfill(2, 5) == ["All 4 intervals are done."]
 
 
-def test_late_dates_are_refused_before_anything_is_created(airflow: Airflow) -> None:
+def test_a_backfill_of_dates_before_the_committed_dates_is_refused_before_it_creates_a_run(airflow: Airflow) -> None:
     airflow.backfill(3, 4)
     with pytest.raises(
         ConfigError, match=r"--from = '2026-01-02.*has reached 2026-01-06.*This interval is late.*in_order=F"
@@ -250,7 +250,7 @@ def test_late_dates_are_refused_before_anything_is_created(airflow: Airflow) -> 
     assert airflow.created == [3, 4]
 
 
-def test_late_dates_can_be_counted_by_the_steps_in_the_error(airflow: Airflow) -> None:
+def test_dates_that_are_too_late_for_the_order_are_committed_while_the_source_is_not_in_order(airflow: Airflow) -> None:
     airflow.backfill(3, 4)
     airflow.in_order = False
     assert airflow.backfill(1, 2) == ["All 2 intervals are done."]
@@ -259,7 +259,7 @@ def test_late_dates_can_be_counted_by_the_steps_in_the_error(airflow: Airflow) -
     assert airflow.txids() in ([3, 4, 1, 2, 5, 6], [3, 4, 2, 1, 5, 6])
 
 
-def test_the_beginning_of_an_empty_order_moves_unless_a_run_waits_for_its_dates(airflow: Airflow) -> None:
+def test_backfill_moves_the_start_of_an_order_without_runs_unless_a_run_waits_for_its_dates(airflow: Airflow) -> None:
     for first, stands in ((5, 5), (2, 2), (4, 4)):
         dates = airflow.dates(first, 6)
         dates.check_order(note=True)
@@ -273,7 +273,7 @@ def test_the_beginning_of_an_empty_order_moves_unless_a_run_waits_for_its_dates(
     assert airflow.txids() == [3, 4, 5, 6]
 
 
-def test_a_begin_that_read_an_old_beginning_of_the_order_is_refused_by_its_multi(
+def test_a_begin_that_has_read_an_outdated_start_of_the_order_is_refused_by_its_multi(
     airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = DataIntervalSource.decide
@@ -289,7 +289,7 @@ def test_a_begin_that_read_an_old_beginning_of_the_order_is_refused_by_its_multi
         ask(airflow.spec, FakeTi("begin", "day 6"), day(6), retry=False)
 
 
-def test_an_order_without_commits_can_begin_at_an_earlier_date_after_a_reset(airflow: Airflow) -> None:
+def test_an_order_without_commits_can_start_at_an_earlier_date_after_a_reset(airflow: Airflow) -> None:
     airflow.begin(6)
     with pytest.raises(
         ConfigError, match=r"No transaction is committed yet\. End the runs of days, run `airflow tx repair days"
@@ -300,20 +300,20 @@ def test_an_order_without_commits_can_begin_at_an_earlier_date_after_a_reset(air
     assert airflow.backfill(0, 6) == ["All 7 intervals are done."]
 
 
-def test_a_run_before_an_empty_order_is_refused_with_the_command_that_moves_the_beginning(airflow: Airflow) -> None:
+def test_a_run_before_the_start_of_an_order_is_refused_with_the_command_that_moves_the_start(airflow: Airflow) -> None:
     airflow.dates(3, 6).check_order(note=True)
     with pytest.raises(SourceError, match=r"begins before 2026-01-04.*airflow tx backfill DAG --from 2026-01-02"):
         ask(airflow.spec, FakeTi("begin", "day 1"), day(1), retry=False)
 
 
-def test_a_dry_run_of_backfill_writes_no_record(airflow: Airflow) -> None:
+def test_a_dry_run_of_backfill_writes_no_record_to_the_ledger(airflow: Airflow) -> None:
     dates = airflow.dates(0, 3)
     dates.check_order(note=False)
     assert [each.status for each in dates.read()] == [WorkStatus.WAITING] * 4
     assert airflow.store.children("/airflow_tx") is None
 
 
-def test_dates_without_an_interval_and_sources_without_dates_are_refused(airflow: Airflow) -> None:
+def test_backfill_refuses_dates_without_an_interval_and_a_source_without_dates(airflow: Airflow) -> None:
     with pytest.raises(ConfigError, match="The schedule of DAG days has no data interval between these dates"):
         airflow.dates(60, 70)
     spec = MemorySpec("numbers", "numbers", Numbers(), memory=airflow.store)
@@ -346,7 +346,7 @@ class DaysInLane:
         take_skip(self.airflow.ledger, turn.current, {}, log=self.airflow.log)
 
 
-def test_backfill_follows_days_that_a_lane_takes_without_runs(
+def test_backfill_follows_days_that_a_lane_processes_without_runs(
     airflow: Airflow, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lane, dates = DaysInLane(airflow), airflow.dates(0, 3)
@@ -358,7 +358,7 @@ def test_backfill_follows_days_that_a_lane_takes_without_runs(
     assert [line.partition(",")[0] for line in lines] == [f"done {count} of 4" for count in range(5)]
 
 
-def test_a_day_in_a_live_lane_is_in_flight_and_a_day_of_a_dead_lane_waits_for_its_run(airflow: Airflow) -> None:
+def test_a_day_in_a_running_lane_is_in_flight_and_a_day_of_a_stopped_lane_waits_for_its_run(airflow: Airflow) -> None:
     lane, dates = DaysInLane(airflow), airflow.dates(0, 1)
     dates.check_order(note=True)
     lane.begin()

@@ -18,7 +18,9 @@ from airflow_tx.operations.cli.context import command, is_shown
     ("error", "advised"),
     [(sqlite3.OperationalError("database is locked"), True), (Exception("it is away\x1b[0m"), False)],
 )
-def test_a_command_advises_another_database_only_on_sqlite(error: Exception, advised: bool) -> None:
+def test_a_command_recommends_another_metadata_database_only_for_an_error_of_sqlite(
+    error: Exception, advised: bool
+) -> None:
     @command
     def fails(args: Namespace) -> None:
         raise OperationalError("SELECT 1", {}, error)
@@ -31,17 +33,17 @@ def test_a_command_advises_another_database_only_on_sqlite(error: Exception, adv
     assert "\x1b" not in text
 
 
-def test_dates_of_a_command_are_whole_days_in_the_zone_of_the_schedule() -> None:
+def test_dates_in_a_command_are_whole_days_in_the_time_zone_of_the_schedule() -> None:
     first, last = dates_between("2026-03-28", "2026-03-29", "Europe/Berlin")
     assert (first.isoformat(), last.isoformat()) == ("2026-03-27T23:00:00+00:00", "2026-03-29T21:59:59.999999+00:00")
 
 
-def test_times_of_a_command_with_a_zone_are_used_unchanged() -> None:
+def test_times_with_a_time_zone_in_a_command_are_used_unchanged() -> None:
     time = "2026-03-28T01:00:00+00:00"
     assert [each.isoformat() for each in dates_between(time, time, "Europe/Berlin")] == [time] * 2
 
 
-def test_an_invalid_date_is_named_with_its_option() -> None:
+def test_the_error_for_an_invalid_date_names_its_option() -> None:
     with pytest.raises(ConfigError, match=r"--to = 'tomorrow' cannot be used.*2026-01-31"):
         dates_between("2026-03-28", "tomorrow", "")
 
@@ -54,7 +56,7 @@ def test_an_invalid_date_is_named_with_its_option() -> None:
         ("Topology t is not changed: it is new.", [], ["Topology t is not changed: it is new."], "{}"),
     ],
 )
-def test_a_dry_run_states_once_that_nothing_was_changed(
+def test_a_dry_run_reports_once_that_nothing_was_changed(
     sentence: str, effects: list[str], refused: list[str], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [tuple(EffectLine(None, None, each) for each in told) for told in (effects, refused)]

@@ -24,7 +24,7 @@ ALL = dict(commands(get_tx_cli_commands()))
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_help_of_a_command_ends_with_two_examples_that_its_parser_takes(
+def test_the_help_of_a_command_ends_with_two_different_examples_that_its_parser_accepts(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

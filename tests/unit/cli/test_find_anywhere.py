@@ -43,7 +43,9 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("ledgers")
-def test_find_searches_every_reachable_ledger_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_find_searches_every_reachable_ledger_and_names_the_unreachable_ledgers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     receipts.find_anywhere(asked("RUN_"))
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [["flights", "1"], ["far@good/far", "1"]]
@@ -51,13 +53,13 @@ def test_find_searches_every_reachable_ledger_and_names_the_others(capsys: pytes
 
 
 @pytest.mark.usefixtures("ledgers")
-def test_find_names_the_command_for_one_topology_if_nothing_matches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_find_without_a_match_names_the_command_that_searches_one_topology(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"Searched: 2 transactions of 2 topologies.*airflow tx find TOPOLOGY WHAT"):
         receipts.find_anywhere(asked("nowhere"))
 
 
 @pytest.mark.parametrize(("what", "options"), [(" ", {}), ("x", {"dag_id": "dag"})])
-def test_an_unclear_search_is_refused(what: str, options: dict[str, str]) -> None:
+def test_a_find_command_with_ambiguous_arguments_is_refused(what: str, options: dict[str, str]) -> None:
     with pytest.raises(SystemExit) as ended:
         receipts.find_anywhere(asked(what, **options))
     assert ended.value.code == 2
@@ -72,7 +74,7 @@ def test_an_unclear_search_is_refused(what: str, options: dict[str, str]) -> Non
         ("find 03.csv --output json", None, "03.csv"),
     ],
 )
-def test_find_works_without_a_topology(line: str, topology: str | None, what: str) -> None:
+def test_find_works_without_the_name_of_a_topology(line: str, topology: str | None, what: str) -> None:
     from airflow.cli import cli_parser
 
     args = cli_parser.get_parser().parse_args(["tx", *line.split()])

@@ -19,7 +19,7 @@ ARGS = Namespace(topology=None, root="", conn_id="", no_lag=True)
 TIMEOUT = 60
 
 
-def test_unreachable_ledgers_are_asked_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_command_queries_unreachable_ledgers_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2, timeout=TIMEOUT)
 
     def connect(conn_id: str) -> Any:
@@ -32,7 +32,7 @@ def test_unreachable_ledgers_are_asked_in_parallel(monkeypatch: pytest.MonkeyPat
     assert sorted(each["topology"] for each in rows) == ["far@one/far", "far@two/far"]
 
 
-def test_topologies_of_one_ledger_are_listed_before_another_ledger_answers(
+def test_the_topologies_of_one_ledger_are_listed_before_a_slower_ledger_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     is_seen = threading.Event()

@@ -26,7 +26,7 @@ CLEAN = "column [amount] of [/red] table [bold]t[/bold]"
 
 
 @pytest.mark.parametrize("output", ["table", "plain"])
-def test_brackets_of_an_error_are_printed_and_control_characters_are_removed(
+def test_printed_errors_keep_their_square_brackets_and_lose_control_characters(
     output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     render.print_rows([{"name[x]": STYLED, "several": [STYLED], "none": None, "number": 3}], output)
@@ -38,7 +38,7 @@ def test_brackets_of_an_error_are_printed_and_control_characters_are_removed(
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
-def test_json_and_yaml_output_contain_the_unchanged_text(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_yaml_output_contain_the_error_text_unchanged(output: str, capsys: pytest.CaptureFixture[str]) -> None:
     from airflow.utils import yaml
 
     render.print_rows([{"error": STYLED}], output)
@@ -83,7 +83,7 @@ def test_json_output_keeps_the_type_of_each_value(rows: list[dict[str, Any]]) ->
         ),
     ],
 )
-def test_json_output_contains_data_and_tables_contain_words(
+def test_json_output_contains_the_raw_value_and_plain_output_contains_words(
     value: Any, json_text: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     render.print_rows([{"value": value}], "json")
@@ -92,7 +92,7 @@ def test_json_output_contains_data_and_tables_contain_words(
     assert capsys.readouterr().out.splitlines()[1] == shown
 
 
-def test_lists_fit_into_eighty_columns_and_remedies_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_are_at_most_80_columns_wide_and_remedies_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     remedy = remedy_of(
         "Restore the table, or accept what it holds: <airflow tx repair {t} --state-lost tx_state.flight_totals>",
         t="flights",
@@ -120,7 +120,7 @@ def parts(printed: str) -> tuple[list[str], list[str]]:
     return lines[: min([*below, end or len(lines)])], [lines[number] for number in below]
 
 
-def test_a_list_by_status_shows_a_refused_commit_as_failed_and_open() -> None:
+def test_a_refused_commit_is_listed_under_the_statuses_open_and_failed_and_committing() -> None:
     (refused,) = with_first(phase=Phase.COMMITTING, error="it went back", remedy=Remedy(("Restore it",))).transactions
     shown = [status for status in render.TRANSACTION_STATUSES if render.has_status(refused, status)]
     assert shown == ["open", "failed", "committing"]
@@ -128,7 +128,7 @@ def test_a_list_by_status_shows_a_refused_commit_as_failed_and_open() -> None:
 
 
 @pytest.mark.parametrize("option", ["--status", "--state"])
-def test_list_accepts_the_earlier_name_of_its_status_option(option: str) -> None:
+def test_list_accepts_the_earlier_name_of_its_option_for_the_status(option: str) -> None:
     from airflow.cli import cli_parser
 
     parser = cli_parser.get_parser()
@@ -136,7 +136,9 @@ def test_list_accepts_the_earlier_name_of_its_status_option(option: str) -> None
     assert parser.parse_args(["tx", "list"]).status is None
 
 
-def test_the_help_of_list_shows_status_and_hides_state(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_list_shows_the_option_status_and_hides_the_option_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from airflow.cli import cli_parser
 
     with pytest.raises(SystemExit):
@@ -152,10 +154,10 @@ def test_json_output_has_every_column(capsys: pytest.CaptureFixture[str]) -> Non
     assert '"max_pending"' in capsys.readouterr().out
 
 
-def test_a_pace_names_its_unit() -> None:
+def test_the_printed_pace_names_its_unit() -> None:
     assert pace_in_words([[200, 1.5], [3, 2.0, "files"]]) == "200 rows in 1.5 s, 3 files in 2.0 s"
 
 
-def test_a_topology_with_a_raised_alert_is_listed_as_late() -> None:
+def test_a_topology_with_an_active_late_alert_is_listed_as_late() -> None:
     alarms = {"late": AlarmNote("", "2026-01-01T00:00:00+00:00")}
     assert render.topology(with_first(phase=Phase.PROCESSED), alarms=alarms)["state"] == "late"

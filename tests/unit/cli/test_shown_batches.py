@@ -66,7 +66,7 @@ def test_show_prints_the_batch_of_a_final_transaction_in_words_or_as_json(store:
     assert json.loads(show(1, "json"))[0]["batch"] == metadata
 
 
-def test_show_reads_a_batch_from_the_journal_if_the_receipt_has_only_its_digest(
+def test_show_reads_the_batch_from_the_journal_if_the_receipt_has_only_a_digest_of_the_batch(
     store: Store, show: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))

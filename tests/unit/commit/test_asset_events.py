@@ -51,7 +51,9 @@ def emitted(run: Run, *outlets: Any) -> list[dict[str, Any]]:
     return [context["outlet_events"][each].extra for each in operator.outlets]
 
 
-def test_a_commit_emits_an_event_with_its_transaction_without_asking_airflow(run: Run, events: Events) -> None:
+def test_a_commit_emits_an_asset_event_with_its_transaction_and_sends_no_query_to_airflow(
+    run: Run, events: Events
+) -> None:
     said = {"topology": "numbers", "txid": 1, "attempt": 1, "birth": run.begun.attempt.birth}
     assert emitted(run) == [said]
     assert events.asked == []
@@ -65,26 +67,26 @@ def test_a_committer_that_runs_again_emits_no_second_event(run: Run, events: Eve
     assert asked.after is not None
 
 
-def test_an_event_that_airflow_has_not_stored_is_emitted_by_the_next_try(run: Run, events: Events) -> None:
+def test_an_event_that_airflow_has_not_stored_is_emitted_again_by_the_next_try(run: Run, events: Events) -> None:
     first = emitted(run)
     events.stored = [None, {"topology": "numbers", "txid": 2, "birth": "another"}]
     assert emitted(run) == first
 
 
-def test_the_event_of_an_earlier_incarnation_does_not_suppress_a_new_event(run: Run, events: Events) -> None:
+def test_the_stored_event_of_an_earlier_incarnation_does_not_suppress_a_new_event(run: Run, events: Events) -> None:
     (first,) = emitted(run)
     events.stored = [{**first, "birth": "another"}]
     assert emitted(run) == [first]
 
 
-def test_a_stored_event_is_found_behind_many_other_events(run: Run, events: Events) -> None:
+def test_a_committer_finds_its_stored_event_among_a_thousand_other_events(run: Run, events: Events) -> None:
     (first,) = emitted(run)
     events.stored = [*[{"topology": "others"}] * 1000, first]
     assert emitted(run) == []
     assert len(events.asked) > 1
 
 
-def test_an_asset_alias_gets_no_automatic_event(run: Run, events: Events) -> None:
+def test_no_automatic_event_is_emitted_for_an_asset_alias(run: Run, events: Events) -> None:
     emitted(run)
     operator = CommitOperator(task_id="commit", updates=run.updates, outlets=[AssetAlias("later")])
     context: Any = {**context_of(run), "outlet_events": OutletEventAccessors()}
@@ -93,7 +95,7 @@ def test_an_asset_alias_gets_no_automatic_event(run: Run, events: Events) -> Non
 
 
 @pytest.mark.parametrize(("outlet", "asked"), [(BY_NAME, ("by_name", None)), (BY_URI, (None, "x-by://uri"))])
-def test_an_asset_given_by_reference_is_looked_up_by_this_reference(
+def test_an_asset_that_an_outlet_names_by_its_name_or_uri_is_queried_by_that_name_or_uri(
     run: Run, events: Events, outlet: Any, asked: Any
 ) -> None:
     events.stored = emitted(run)

@@ -133,21 +133,23 @@ def texts(given: Any, *checks: Check) -> list[str]:
 # --- the commit
 
 
-def test_an_output_that_passes_is_committed_and_the_receipt_records_the_check(make: Any, state: MemoryState) -> None:
+def test_an_output_that_passes_its_check_is_committed_and_the_receipt_records_the_check(
+    make: Any, state: MemoryState
+) -> None:
     run = worked(make("r1"), rows(a=3))
     commits(run, POSITIVE, SOME)
     assert counts(state) == {"a": 3}
     assert checks_of(run) == {"positive": CheckNote(True), "some rows": CheckNote(True)}
 
 
-def test_a_receipt_of_a_commit_without_checks_has_no_checks_field(make: Any) -> None:
+def test_the_receipt_of_a_commit_without_checks_has_no_field_for_checks(make: Any) -> None:
     run = worked(make("r1"), rows(a=3))
     commits(run)
     assert "checks" not in receipt(run).to_json()
     assert receipt(run).checks is None
 
 
-def test_an_output_that_fails_a_check_is_refused_permanently_before_any_state_is_touched(
+def test_an_output_that_fails_a_check_is_refused_permanently_and_no_state_is_written(
     make: Any, store: CountingStore, state: MemoryState
 ) -> None:
     run = worked(make("r1"), rows(a=3, b=-1))
@@ -164,7 +166,7 @@ def test_an_output_that_fails_a_check_is_refused_permanently_before_any_state_is
     assert noted.accepted is None
 
 
-def test_only_the_task_log_shows_the_rows_that_failed(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_task_log_shows_the_rows_that_failed_a_check(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     run = worked(make("r1"), rows(a=3, b=-1))
     longest = check("longest", OUTPUT, value="max(word) < 'b' AND count(*) > 0")
     text = refused(run, POSITIVE, longest)
@@ -179,13 +181,15 @@ def test_only_the_task_log_shows_the_rows_that_failed(make: Any, caplog: pytest.
     ]
 
 
-def test_the_remedy_names_each_failed_check_quoted_for_a_shell(make: Any) -> None:
+def test_the_remedy_quotes_the_name_of_each_failed_check_for_a_shell(make: Any) -> None:
     run = worked(make("r1"), [])
     many = check("at least 2", OUTPUT, value="count(*) >= 2")
     assert "accept-check numbers 1 'some rows' 'at least 2' --why" in refused(run, SOME, many)
 
 
-def test_an_accepted_output_is_committed_and_the_receipt_names_the_person(make: Any, state: MemoryState) -> None:
+def test_an_accepted_output_is_committed_and_the_receipt_names_the_person_who_accepted_it(
+    make: Any, state: MemoryState
+) -> None:
     run = worked(make("r1"), rows(a=-3))
     accepted(run)
     commits(run, POSITIVE)
@@ -204,7 +208,9 @@ def test_an_accepted_output_is_committed_and_the_receipt_names_the_person(make: 
     )
 
 
-def test_a_check_that_fails_beside_an_accepted_one_still_refuses(make: Any, state: MemoryState) -> None:
+def test_a_failed_check_refuses_the_output_although_a_person_has_accepted_another_failed_check(
+    make: Any, state: MemoryState
+) -> None:
     run = worked(make("r1"), rows(a=-3))
     many = check("many", OUTPUT, value="count(*) > 1")
     refused(run, POSITIVE, many)
@@ -216,7 +222,7 @@ def test_a_check_that_fails_beside_an_accepted_one_still_refuses(make: Any, stat
     assert counts(state) == {"a": -3}
 
 
-def test_an_acceptance_holds_only_for_the_same_rows_in_a_replay(make: Any, state: MemoryState) -> None:
+def test_an_acceptance_stays_valid_in_a_replay_only_for_the_same_rows(make: Any, state: MemoryState) -> None:
     run = make("r1", source=OpaqueNumbers())
     worked(run, rows(a=-3, b=1))
     accepted(run)
@@ -231,13 +237,13 @@ def test_an_acceptance_holds_only_for_the_same_rows_in_a_replay(make: Any, state
     assert run.begun.attempt.attempt == 4
 
 
-def test_an_acceptance_does_not_hold_for_another_rule_of_that_name(make: Any) -> None:
+def test_an_acceptance_is_not_valid_for_a_check_of_the_same_name_with_another_rule(make: Any) -> None:
     run = worked(make("r1"), rows(a=-3))
     accepted(run)
     assert "count > 5" in refused(run, check("positive", OUTPUT, rows="count > 5"))
 
 
-def test_rows_with_swapped_column_values_have_another_digest() -> None:
+def test_rows_with_swapped_values_of_two_columns_have_another_digest() -> None:
     rule = check("a", OUTPUT, rows="debit + credit >= 0")
     (first,) = findings([{"debit": -5, "credit": -3}], rule)
     (other,) = findings([{"credit": -5, "debit": -3}], rule)
@@ -252,7 +258,9 @@ def test_rows_with_swapped_column_values_have_another_digest() -> None:
     ],
     ids=["other name", "other type"],
 )
-def test_the_digest_of_staged_rows_has_the_names_and_types_of_their_columns(area: StagingArea, other: pa.Table) -> None:
+def test_the_digest_of_staged_rows_depends_on_the_names_and_types_of_their_columns(
+    area: StagingArea, other: pa.Table
+) -> None:
     table = pa.table({"k": pa.array([-1], pa.int64()), "n": pa.array([-1], pa.int64())})
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "none"))
 
@@ -265,14 +273,14 @@ def test_the_digest_of_staged_rows_has_the_names_and_types_of_their_columns(area
     assert digest_of("first", table) == digest_of("again", table) != digest_of("other", other)
 
 
-def test_a_replay_drops_failed_checks_that_no_person_accepted(make: Any) -> None:
+def test_a_replay_deletes_the_records_of_failed_checks_that_no_person_has_accepted(make: Any) -> None:
     run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     run.begin()
     assert ledger_of(run).status(1).checks == {}
 
 
-def test_a_corrected_check_is_no_longer_recorded_as_failed_beside_another_check(
+def test_a_check_that_was_corrected_is_not_recorded_as_failed_when_another_check_fails(
     make: Any, store: CountingStore
 ) -> None:
     run = worked(make("r1"), rows(a=-3))
@@ -297,7 +305,7 @@ def test_a_person_can_accept_only_the_failed_checks_that_were_shown(make: Any) -
         ledger.accept_checks(1, {"positive": digest}, audit=ADA)
 
 
-def test_a_warning_is_noted_and_the_output_is_committed(
+def test_the_failure_of_a_check_of_level_warning_is_noted_and_the_output_is_committed(
     make: Any, state: MemoryState, log: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = worked(make("r1"), rows(a=-3))
@@ -312,7 +320,7 @@ def test_a_warning_is_noted_and_the_output_is_committed(
     assert check_in_words("positive", checks_of(run)["positive"]).startswith("positive: warning: ")
 
 
-def test_a_commit_that_died_after_its_grant_is_checked_again(
+def test_a_commit_that_was_killed_after_its_grant_runs_its_checks_again(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = worked(make("r1"), rows(a=3))
@@ -332,7 +340,7 @@ def _killed(*arguments: Any, **options: Any) -> Any:
     raise OSError("killed")
 
 
-def test_the_output_of_a_task_that_works_again_is_checked_again(make: Any, store: CountingStore) -> None:
+def test_the_checks_of_an_output_run_again_after_its_task_was_cleared(make: Any, store: CountingStore) -> None:
     run = worked(make("r1"), rows(a=3))
     commit = run.commit_of(run.updates, [POSITIVE])
     commit.complete()
@@ -342,7 +350,7 @@ def test_the_output_of_a_task_that_works_again_is_checked_again(make: Any, store
         commit_in_turn(commit, store, patience=0)
 
 
-def test_an_output_that_differs_from_the_acked_output_is_refused_before_its_checks_run(
+def test_an_output_that_differs_from_the_acked_output_is_refused_before_a_check_runs(
     make: Any, store: CountingStore
 ) -> None:
     run = worked(make("r1"), rows(a=3))
@@ -353,7 +361,7 @@ def test_an_output_that_differs_from_the_acked_output_is_refused_before_its_chec
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_an_accepted_output_commits_once_although_the_process_dies_at_any_request(
+def test_an_accepted_output_is_committed_once_even_if_the_process_is_killed_at_any_request(
     make: Any, store: Any, state: MemoryState, arrives: bool
 ) -> None:
     def goes_on(run: Run, txid: int) -> None:
@@ -387,7 +395,7 @@ def test_an_accepted_output_commits_once_although_the_process_dies_at_any_reques
 # --- a restatement, and a phase
 
 
-def test_a_restatement_is_checked_by_its_whole_output_and_given_up_if_the_check_fails(
+def test_a_restatement_is_checked_by_its_complete_output_and_is_given_up_if_the_check_fails(
     make: Any, state: MemoryState
 ) -> None:
     made = restatable(make)
@@ -428,13 +436,13 @@ def test_a_restatement_with_other_rows_does_not_inherit_the_acceptance(make: Any
     assert counts(state) == {"a": -2}
 
 
-def test_a_warning_of_the_restated_transaction_is_not_an_acceptance(make: Any) -> None:
+def test_a_warning_for_the_restated_transaction_does_not_accept_the_rows_of_the_restatement(make: Any) -> None:
     made = restatable(make)
     commits(begun(made, rows(a=-1)), replace(POSITIVE, severity="warn"))
     refused(begun(made, rows(a=-1), instead_of=1), POSITIVE)
 
 
-def test_the_first_task_of_a_phase_checks_before_any_committer_writes(make: Any) -> None:
+def test_the_first_task_of_a_commit_phase_runs_the_checks_before_any_committer_writes(make: Any) -> None:
     of_b = MemoryState("b", keys=["word"], values={"count": Count()})
     of_d = MemoryState("d", keys=["word"], values={"count": Count()})
     phase = PhaseRun(make, update(of_b), update(of_d), [{"word": "a", "count": -1}])
@@ -453,14 +461,14 @@ def test_the_first_task_of_a_phase_checks_before_any_committer_writes(make: Any)
 # --- conditions
 
 
-def test_null_fails_a_condition_of_rows_and_a_condition_of_all_rows() -> None:
+def test_a_null_value_fails_a_condition_of_rows_and_a_condition_of_all_rows() -> None:
     assert texts(ROWS, check("a", OUTPUT, rows="n >= -1")) == ["n >= -1 does not hold for 1 of 3 rows"]
     assert texts(ROWS, check("a", OUTPUT, value="sum(NULL::int) > 0")) == [
         "sum(NULL::int) > 0 is NULL: sum(CAST(NULL AS INTEGER)) is NULL"
     ]
 
 
-def test_a_failed_condition_of_all_rows_shows_the_values_of_its_aggregates() -> None:
+def test_the_error_for_a_failed_condition_of_all_rows_shows_the_values_of_its_aggregates() -> None:
     total = check("a", OUTPUT, value="sum(n) = 100 AND count(*) FILTER (WHERE k IS NULL) < 1  -- a comment")
     assert texts(ROWS, total) == [
         "sum(n) = 100 AND count(*) FILTER (WHERE k IS NULL) < 1 -- a comment is false: sum(n) is 0, "
@@ -468,7 +476,7 @@ def test_a_failed_condition_of_all_rows_shows_the_values_of_its_aggregates() -> 
     ]
 
 
-def test_an_output_without_rows_fails_a_count_and_passes_a_condition_of_rows() -> None:
+def test_an_output_without_rows_fails_a_condition_on_the_count_and_passes_a_condition_of_rows() -> None:
     empty = (check("a", OUTPUT, rows="n > 0"), check("b", OUTPUT, value="count(*) > 0"))
     nothing: list[Any] = [[], None]
     for given in nothing:
@@ -476,7 +484,7 @@ def test_an_output_without_rows_fails_a_count_and_passes_a_condition_of_rows() -
     assert texts([], check("c", OUTPUT, value="max(k) > 'a'")) == ["max(k) > 'a' is NULL: max(k) is NULL"]
 
 
-def test_an_output_without_files_or_with_an_empty_file_counts_as_no_rows(area: StagingArea) -> None:
+def test_an_output_without_files_or_with_an_empty_file_has_no_rows_for_a_check(area: StagingArea) -> None:
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "none"))
     nothing = write_manifest(where, {"counts": Output((), ())})["counts"].to_json()
     for each in (nothing, ref(area, [])):
@@ -488,7 +496,7 @@ def test_an_output_without_files_or_with_an_empty_file_counts_as_no_rows(area: S
 @pytest.mark.parametrize(
     "row", [{"amount": 1, "Amount": -5}, {"amount": {"n": 1, "N": 2}}, {"amount": [{"n": 1, "N": 2}]}]
 )
-def test_a_condition_over_two_columns_that_differ_only_by_case_is_refused(row: Any) -> None:
+def test_a_condition_with_two_columns_that_differ_only_by_case_is_refused(row: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"check\('a', rows=\) = .* are the same column in Spark and in SQL. Rename one column"
     ):
@@ -506,7 +514,7 @@ def of_tables(*tables: pa.Table) -> CheckedCommit:
     return CheckedCommit(None, lambda output: rows)  # type: ignore[arg-type]
 
 
-def test_instances_whose_numbers_have_no_common_type_are_refused_and_the_check_is_named() -> None:
+def test_the_error_for_numbers_of_mapped_instances_without_a_common_type_names_the_check() -> None:
     commit = of_tables(pa.table({"id": [2**53 + 1]}), pa.table({"id": [0.5]}))
     with pytest.raises(ConfigError, match=r"check\('a', rows=\) = 'id > 0' .* column id .* not in range"):
         list(find_all([check("a", OUTPUT, rows="id > 0")], commit))
@@ -518,7 +526,7 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     "row", [{"n": NAN}, {"n": None}, {"n": {"x": NAN}}, {"n": [NAN]}, {"n": [{"x": [NAN]}]}], ids=str
 )
-def test_not_a_number_fails_as_null_does(row: Any) -> None:
+def test_a_check_treats_not_a_number_as_null(row: Any) -> None:
     path = str(row["n"]).count("[")
     fields = {0: "n.x" if isinstance(row["n"], dict) else "n", 1: "n[1]", 2: "n[1].x[1]"}[path]
     assert len(texts([row], check("a", OUTPUT, rows=f"{fields} >= 0"))) == 1
@@ -527,7 +535,7 @@ def test_not_a_number_fails_as_null_does(row: Any) -> None:
 
 @pytest.mark.parametrize("sql", ["1 / (n - n) > 0", "n / 0 > 0", "n % 0 >= 0", "n // 0 >= 0", "0.0 / (n - n) >= 0"])
 @pytest.mark.parametrize("n", [1, 1.5])
-def test_a_division_by_zero_fails_as_null_does(sql: str, n: float) -> None:
+def test_a_check_treats_a_division_by_zero_as_null(sql: str, n: float) -> None:
     if "//" in sql and isinstance(n, float):
         pytest.skip("whole numbers alone have it")
     assert len(texts([{"n": n}], check("a", OUTPUT, rows=sql))) == 1
@@ -546,24 +554,24 @@ INFINITE = [{"n": float("inf"), "t": "nan"}, {"n": float("inf"), "t": "nan"}]
         "1 < coalesce(n - n, 0)",
     ],
 )
-def test_a_difference_that_is_not_a_number_fails_as_null_does(sql: str) -> None:
+def test_a_check_treats_a_difference_that_is_not_a_number_as_null(sql: str) -> None:
     assert len(texts(INFINITE[:1], check("a", OUTPUT, rows=sql))) == 1
 
 
-def test_an_infinite_literal_in_a_calculation_is_refused_with_the_accepted_spelling() -> None:
+def test_an_infinite_literal_in_a_calculation_is_refused_with_the_spelling_that_is_accepted() -> None:
     with pytest.raises(ConfigError, match="Write an infinite number as ") as refused:
         texts(ROWS, check("a", OUTPUT, rows="n - 1 < 1e999"))
     told = str(refused.value).rpartition(" as ")[2].removesuffix(".")
     assert texts([{"n": 1.5}], check("a", OUTPUT, rows=f"n - 1 < {told}")) == []
 
 
-def test_an_aggregate_that_is_not_a_number_fails_as_null_does() -> None:
+def test_a_check_treats_an_aggregate_that_is_not_a_number_as_null() -> None:
     rows = [{"n": float("inf")}, {"n": float("-inf")}]
     assert len(texts(rows, check("a", OUTPUT, value="sum(n) >= 0"))) == 1
 
 
 @pytest.mark.parametrize("sql", ["n + 1 > 0", "lower(t) = 'nan'", "coalesce(n - n, 0) = 0", "t || '' IN ('nan')"])
-def test_computed_finite_and_infinite_values_are_compared_normally(sql: str) -> None:
+def test_a_check_compares_computed_finite_and_infinite_values_normally(sql: str) -> None:
     assert texts(INFINITE, check("a", OUTPUT, rows=sql)) == []
 
 
@@ -575,19 +583,19 @@ def test_rows_with_nan_and_rows_with_null_have_different_digests() -> None:
     assert found[0] == found[1] != found[2]
 
 
-def test_an_unclosed_comment_in_a_condition_is_refused_in_one_line() -> None:
+def test_an_unclosed_comment_in_a_condition_is_refused_with_a_one_line_error() -> None:
     with pytest.raises(ConfigError, match=r"unterminated /\* comment") as refused:
         texts(ROWS, check("a", OUTPUT, rows="n > 0 /* not closed"))
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_an_aggregate_macro_of_duckdb_is_allowed_only_in_a_condition_of_all_rows() -> None:
+def test_an_aggregate_macro_of_duckdb_is_accepted_only_in_a_condition_of_all_rows() -> None:
     assert texts([{"n": 2.0}, {"n": 8.0}], check("a", OUTPUT, value="geomean(n) < 5")) == []
     with pytest.raises(ConfigError, match=r"It has an aggregate, geomean\(n\)\. Pass it by value="):
         texts(ROWS, check("a", OUTPUT, rows="geomean(n) > 0"))
 
 
-def test_a_condition_names_columns_in_any_case() -> None:
+def test_a_condition_may_spell_column_names_in_any_case() -> None:
     assert texts([{"k": "a", "Amount": 1}], check("a", OUTPUT, rows="AMOUNT > 1")) == [
         "AMOUNT > 1 does not hold for 1 of 1 rows"
     ]
@@ -599,7 +607,7 @@ def test_a_long_condition_is_shortened_in_the_stored_text() -> None:
     assert text.endswith("does not hold for 3 of 3 rows")
 
 
-def test_a_failed_check_shows_at_most_three_shortened_rows() -> None:
+def test_the_error_for_a_failed_check_shows_at_most_three_shortened_rows() -> None:
     many = [{"k": "x" * 500, "n": number} for number in range(10)]
     (finding,) = findings(many, check("a", OUTPUT, rows="n < 0"))
     assert len(finding.samples) == 3
@@ -631,7 +639,7 @@ def test_a_failed_check_shows_at_most_three_shortened_rows() -> None:
         ({"rows": "n = $1"}, "parameters"),
     ],
 )
-def test_an_invalid_condition_is_refused_in_one_line_when_it_first_runs(how: Any, problem: str) -> None:
+def test_an_invalid_condition_is_refused_at_its_first_run_with_a_one_line_error(how: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
         findings(ROWS, SOME, check("bad", OUTPUT, **how))
     assert str(raised.value).startswith(f"check('bad', {next(iter(how))}=) = ")
@@ -658,13 +666,13 @@ def test_an_invalid_check_is_refused_when_it_is_created(name: str, how: Any, pro
 
 
 @pytest.mark.parametrize("given", [5, "a", [5]])
-def test_a_committer_takes_a_list_of_checks(given: Any) -> None:
+def test_a_committer_accepts_a_list_of_checks(given: Any) -> None:
     with pytest.raises(ConfigError):
         checked_checks(given)
     assert checked_checks(iter([POSITIVE, SOME])) == (POSITIVE, SOME)
 
 
-def test_a_missing_duckdb_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_duckdb_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:
@@ -678,7 +686,7 @@ def test_a_missing_duckdb_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
         findings(ROWS, SOME)
 
 
-def test_duckdb_in_checks_cannot_reach_files_or_change_its_settings(tmp_path: Any) -> None:
+def test_duckdb_in_checks_cannot_access_files_or_change_its_settings(tmp_path: Any) -> None:
     import duckdb
 
     file = tmp_path / "a.csv"
@@ -700,7 +708,7 @@ def test_duckdb_in_checks_cannot_reach_files_or_change_its_settings(tmp_path: An
         assert cursor.execute(f"SELECT {said}").fetchall() == [(1, "488.2 MiB", "")]
 
 
-def test_times_in_checks_are_in_utc_in_every_time_zone_of_the_worker() -> None:
+def test_times_in_checks_are_in_utc_even_if_the_worker_has_another_time_zone() -> None:
     program = (
         "from airflow_tx.transaction.commit.check import duckdb_engine\n"
         "print(duckdb_engine().execute(\"SELECT extract(hour FROM TIMESTAMPTZ '2026-01-01 10:00:00+00')\").fetchall())"
@@ -712,7 +720,7 @@ def test_times_in_checks_are_in_utc_in_every_time_zone_of_the_worker() -> None:
 # --- rows
 
 
-def test_the_checks_of_one_output_read_it_once_and_only_their_columns(area: StagingArea) -> None:
+def test_all_checks_of_one_output_read_the_output_once_and_only_their_columns(area: StagingArea) -> None:
     reads: list[Any] = []
     own = ref(area, counted(5, more="x"), counted(7, more="y"))
 
@@ -732,7 +740,9 @@ def test_the_checks_of_one_output_read_it_once_and_only_their_columns(area: Stag
     assert reads[1:] == [["n"], ["word", "n", "more"], ["word", "n", "more"]]
 
 
-def test_checks_read_appended_rows_of_an_application_from_the_table_folder(area: StagingArea, tmp_path: Any) -> None:
+def test_checks_read_the_rows_that_a_spark_application_has_appended_from_the_table_folder(
+    area: StagingArea, tmp_path: Any
+) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["kind"])
     listed = table.stage([{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 3, "kind": None}], ATTEMPT)
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "a"))
@@ -752,7 +762,7 @@ def test_checks_read_appended_rows_of_an_application_from_the_table_folder(area:
         output_rows([own], area, ATTEMPT)
 
 
-def test_instances_of_a_mapped_task_may_return_different_columns_and_integer_types(area: StagingArea) -> None:
+def test_mapped_instances_may_return_different_columns_and_different_integer_types(area: StagingArea) -> None:
     given = [[{"k": "a", "n": 1}], {"k": "b", "n": 2.5}, ref(area, [{"n": 3, "z": 1}])]
     rows = output_rows(given, area, ATTEMPT)
     commit = CheckedCommit(None, lambda output: rows)  # type: ignore[arg-type]
@@ -763,7 +773,7 @@ def test_instances_of_a_mapped_task_may_return_different_columns_and_integer_typ
 
 
 @pytest.mark.parametrize("given", [[{"n": "a"}, {"n": 1}], [1], 5, "abc"])
-def test_rows_that_are_not_a_table_are_refused_with_the_name_of_the_check(given: Any) -> None:
+def test_the_error_for_output_rows_that_are_not_a_table_names_the_check(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table"):
         findings(given, check("a", OUTPUT, rows="n > 0"))
 
@@ -779,14 +789,14 @@ def test_rows_that_are_not_a_table_are_refused_with_the_name_of_the_check(given:
     ],
     ids=["an int and a float", "an int and many digits", "a decimal and a float", "within a list", "within a struct"],
 )
-def test_instances_whose_values_fit_no_common_type_are_refused_and_not_rounded(parts: Any) -> None:
+def test_values_of_mapped_instances_without_a_common_type_are_refused_and_not_rounded(parts: Any) -> None:
     commit = CheckedCommit(None, lambda output: OutputRows([_plain(part) for part in parts]))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table: column n ") as refused:
         list(find_all([check("a", OUTPUT, rows="n IS NOT NULL")], commit))
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_cannot_be_reached_is_tried_again_and_no_fault_of_the_check() -> None:
+def test_a_check_does_not_count_as_failed_if_the_staging_area_cannot_be_reached() -> None:
     import pyarrow as pa
 
     def away(columns: Any) -> Iterator[Any]:
@@ -798,7 +808,7 @@ def test_a_file_that_cannot_be_reached_is_tried_again_and_no_fault_of_the_check(
         list(find_all([POSITIVE, SOME], CheckedCommit(None, lambda output: rows)))  # type: ignore[arg-type]
 
 
-def test_the_digest_of_a_failed_check_depends_on_rows_but_not_on_their_order() -> None:
+def test_the_digest_of_a_failed_check_depends_on_its_rows_and_not_on_their_order() -> None:
     def digest(rows: Any) -> str:
         return findings(rows, check("a", OUTPUT, rows="n > 9"))[0].digest
 
@@ -810,7 +820,7 @@ def test_the_digest_of_a_failed_check_depends_on_rows_but_not_on_their_order() -
 # --- another kind
 
 
-def test_a_user_defined_check_runs_beside_sql_checks(make: Any, state: MemoryState) -> None:
+def test_a_user_defined_check_runs_in_the_same_commit_as_sql_checks(make: Any, state: MemoryState) -> None:
     class Rejected(Check):
         @classmethod
         def find(cls, checks: Any, commit: CheckedCommit) -> Iterator[FailedCheck]:
@@ -826,12 +836,12 @@ def test_a_user_defined_check_runs_beside_sql_checks(make: Any, state: MemorySta
     assert counts(state) == {"a": -1}
 
 
-def test_a_check_names_itself_in_a_refusal() -> None:
+def test_the_error_for_a_refused_output_names_the_check() -> None:
     assert repr(POSITIVE) == "check('positive')"
     assert isinstance(POSITIVE, SqlCheck)
 
 
-def test_a_cursor_of_a_check_has_the_settings_of_its_engine() -> None:
+def test_a_cursor_for_a_check_inherits_the_settings_of_its_engine() -> None:
     asked = "SELECT current_setting('TimeZone'), current_setting('ieee_floating_point_ops')"
     with duckdb_engine().cursor() as cursor:
         assert cursor.execute(asked).fetchall() == [("UTC", False)]

@@ -49,7 +49,7 @@ __all__ = ["topology"]
         (None, False, True, Comeback.FORGET),
     ],
 )
-def test_the_state_of_a_run_that_yielded_decides_whether_it_is_started_again(
+def test_the_state_of_a_run_that_yielded_decides_whether_the_run_is_started_again(
     state: Any, is_over: bool, is_free: bool, becomes: Comeback
 ) -> None:
     assert comeback(state, is_over=is_over, is_free=is_free) is becomes
@@ -93,7 +93,9 @@ def started(topology: Topology, runs: Runs, *, patience: int = 0) -> list[tuple[
     return [(run_id, txid) for txid, run_id, _ in found]
 
 
-def test_all_runs_that_yielded_are_started_once_the_way_is_free(yielded: Topology) -> None:
+def test_all_runs_that_yielded_are_started_as_soon_as_no_earlier_transaction_needs_their_slots(
+    yielded: Topology,
+) -> None:
     runs = Runs(r2="failed", r9="failed")
     assert started(yielded, runs) == [("r2", 2), ("r9", None)]
     assert runs.started == ["r2", "r9"]
@@ -101,24 +103,24 @@ def test_all_runs_that_yielded_are_started_once_the_way_is_free(yielded: Topolog
     assert started(yielded, runs) == []
 
 
-def test_no_yielded_run_is_started_while_the_next_run_waits_for_a_run_slot(yielded: Topology) -> None:
+def test_no_run_that_yielded_is_started_while_the_next_run_waits_for_a_run_slot(yielded: Topology) -> None:
     assert started(yielded, Runs(r2="queued", r9="failed")) == []
     assert set(yielded.topology.yielded) == {"r2", "r9"}
 
 
-def test_a_yielded_run_that_is_already_running_stays_listed_and_others_are_started(yielded: Topology) -> None:
+def test_a_yielded_run_that_is_already_running_stays_listed_while_other_runs_are_started(yielded: Topology) -> None:
     runs = Runs(r2="running", r9="failed")
     assert started(yielded, runs) == [("r9", None)]
     assert (set(yielded.topology.yielded), runs.started) == ({"r2"}, ["r9"])
 
 
-def test_a_yielded_run_that_no_longer_needs_a_start_is_dropped(yielded: Topology) -> None:
+def test_a_yielded_run_that_needs_no_restart_is_removed_from_the_list(yielded: Topology) -> None:
     runs = Runs(r2="success", r9=None)
     assert started(yielded, runs) == []
     assert (yielded.topology.yielded, runs.started) == ({}, [])
 
 
-def test_a_yielded_run_whose_transaction_became_final_is_dropped(yielded: Topology) -> None:
+def test_a_yielded_run_whose_transaction_became_final_is_removed_from_the_list(yielded: Topology) -> None:
     yielded.note_skip(2)
     yielded.take_skip(2)
     runs = Runs(r2="failed", r9="failed")
@@ -126,7 +128,7 @@ def test_a_yielded_run_whose_transaction_became_final_is_dropped(yielded: Topolo
     assert yielded.topology.yielded == {}
 
 
-def test_a_run_that_yielded_to_the_current_transaction_is_not_started_yet(yielded: Topology) -> None:
+def test_a_run_that_yielded_to_the_current_transaction_is_not_started_before_its_commit(yielded: Topology) -> None:
     ledger, waiter = yielded.ledger(), Waiter("r3", 3, "t3", 2)
     ledger.run(run_slots.bid, waiter)
     ledger.run(run_slots.note_yield, waiter)
@@ -144,7 +146,7 @@ def test_a_run_that_yielded_to_the_current_transaction_is_not_started_yet(yielde
         (("failed",), 4, 0),
     ],
 )
-def test_a_run_that_has_just_yielded_gets_a_few_seconds_to_end(
+def test_a_run_that_has_just_yielded_has_a_few_seconds_to_end(
     yielded: Topology, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], patience: int, sleeps: int | None
 ) -> None:
     slept = list[float]()
@@ -162,7 +164,7 @@ def spec(topology: Topology) -> TransactionSpec:
 
 
 @pytest.mark.parametrize(("run_type", "limit"), [("manual", 3), ("backfill", None)])
-def test_a_waiting_run_has_a_run_limit_unless_it_has_its_own_run_slots(
+def test_a_waiting_run_depends_on_the_run_limit_of_its_dag_unless_it_has_its_own_run_slots(
     topology: Topology, monkeypatch: pytest.MonkeyPatch, run_type: str, limit: int | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__YIELD_AFTER", "7")
@@ -191,7 +193,7 @@ def yields_to(topology: Topology, run_id: str, txid: int | None, log: Any, **run
     yield_slot(spec(topology), {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=txid, log=log)
 
 
-def test_the_failure_callbacks_of_a_task_that_makes_room_are_not_called(
+def test_a_task_that_frees_its_run_slot_does_not_call_its_failure_callbacks(
     topology: Topology, airflow: Airflow, log: Any
 ) -> None:
     for number in (1, 2):
@@ -204,7 +206,7 @@ def test_the_failure_callbacks_of_a_task_that_makes_room_are_not_called(
     assert (task.on_failure_callback, task.email_on_failure) == ((), False)
 
 
-def test_a_run_has_yielded_until_it_begins_again(topology: Topology, airflow: Airflow, log: Any) -> None:
+def test_a_run_counts_as_yielded_until_it_begins_again(topology: Topology, airflow: Airflow, log: Any) -> None:
     for number in (1, 2):
         Run(topology, f"r{number}").begin(1)
     with pytest.raises(Yielded):
@@ -215,7 +217,7 @@ def test_a_run_has_yielded_until_it_begins_again(topology: Topology, airflow: Ai
     assert not has_yielded(topology.ledger(), "r2")
 
 
-def test_a_run_without_a_transaction_has_yielded_until_it_has_one(
+def test_a_run_without_a_transaction_counts_as_yielded_until_it_has_a_transaction(
     topology: Topology, airflow: Airflow, log: Any
 ) -> None:
     Run(topology, "r1").begin(1)
@@ -248,7 +250,7 @@ def test_no_run_yields_to_a_final_transaction(topology: Topology, airflow: Airfl
 
 
 @pytest.mark.parametrize("queued", [0, 1])
-def test_a_run_yields_to_a_missing_date_only_if_a_run_of_this_date_is_queued(
+def test_a_run_yields_to_a_date_without_a_transaction_only_if_a_run_of_this_date_is_queued(
     topology: Topology, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, log: Any, queued: int
 ) -> None:
     date, asked = datetime(2026, 1, 2, tzinfo=timezone.utc), list[Any]()
@@ -267,7 +269,7 @@ def test_a_run_yields_to_a_missing_date_only_if_a_run_of_this_date_is_queued(
     assert set(topology.topology.yielded) == ({"r3"} if queued else set())
 
 
-def test_a_task_clears_existing_runs_and_creates_missing_runs(airflow: Airflow) -> None:
+def test_a_restart_clears_existing_runs_and_creates_missing_runs(airflow: Airflow) -> None:
     runs = TaskRuns("numbers", FakeTi("commit", "r1", runs={"r2": "failed"}))
     assert runs.state("r2") == "failed"
     runs.restart("r2")

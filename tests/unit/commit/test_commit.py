@@ -51,7 +51,7 @@ from tests.unit.commit.run import AWAY, Broker, context_of, counts, dies, failed
 PER_TRANSACTION = 20
 
 
-def test_a_run_commits_as_a_transaction(make: Any, state: MemoryState) -> None:
+def test_a_run_of_the_dag_is_committed_as_one_transaction(make: Any, state: MemoryState) -> None:
     run = make("r1")
     assert run.begin().attempt.txid == 1
     run.work()
@@ -60,7 +60,7 @@ def test_a_run_commits_as_a_transaction(make: Any, state: MemoryState) -> None:
     assert isinstance(make("r1").begin(), AlreadyCommitted)
 
 
-def test_a_committed_transaction_is_committed_again_without_effect(make: Any, state: MemoryState) -> None:
+def test_a_second_commit_of_a_transaction_changes_no_value(make: Any, state: MemoryState) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -75,7 +75,9 @@ def test_max_pending_limits_the_number_of_open_transactions(make: Any) -> None:
     assert isinstance(make("r2", max_pending=1).begin(), WindowFull)
 
 
-def test_a_later_transaction_releases_its_worker_and_logs_what_it_waits_for(make: Any, state: MemoryState) -> None:
+def test_the_committer_of_a_later_transaction_frees_its_worker_and_logs_what_it_waits_for(
+    make: Any, state: MemoryState
+) -> None:
     first, second = make("r1"), make("r2")
     first.begin()
     second.begin()
@@ -91,7 +93,7 @@ def test_a_later_transaction_releases_its_worker_and_logs_what_it_waits_for(make
     )
 
 
-def test_the_next_transaction_waits_in_its_worker_and_commits_at_its_turn(
+def test_the_committer_of_the_next_transaction_waits_in_its_worker_and_commits_at_its_turn(
     make: Any, store: CountingStore, state: MemoryState
 ) -> None:
     import threading
@@ -109,7 +111,7 @@ def test_the_next_transaction_waits_in_its_worker_and_commits_at_its_turn(
     assert counts(state) == {"count": 15}
 
 
-def test_a_committer_stops_waiting_in_its_worker_after_its_patience(make: Any) -> None:
+def test_a_committer_stops_waiting_in_its_worker_after_the_configured_patience(make: Any) -> None:
     first, second = make("r1"), make("r2")
     first.begin()
     second.begin()
@@ -118,7 +120,7 @@ def test_a_committer_stops_waiting_in_its_worker_after_its_patience(make: Any) -
     assert second.commit_now(patience=0.05).current == 1
 
 
-def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked(make: Any) -> None:
+def test_a_committer_waits_in_its_worker_when_all_tasks_of_its_predecessor_have_acked(make: Any) -> None:
     from airflow_tx.transaction.commit.turn import Move, read_line
 
     first, second = make("r1"), make("r2")
@@ -130,7 +132,7 @@ def test_a_transaction_is_next_in_line_as_soon_as_the_tasks_before_it_have_acked
     assert read_line(ReadOnlyLedger(spec.memory, spec.paths), 2, ()).move is Move.WAIT
 
 
-def test_a_batch_without_all_acks_is_not_committed(make: Any) -> None:
+def test_a_batch_is_not_committed_while_an_ack_is_missing(make: Any) -> None:
     run = make("r1", tasks=("count", "other"))
     run.begin()
     run.work()
@@ -139,7 +141,7 @@ def test_a_batch_without_all_acks_is_not_committed(make: Any) -> None:
         run.commit_now()
 
 
-def test_the_commit_waits_for_a_task_that_works_again_and_takes_its_new_output(make: Any, state: MemoryState) -> None:
+def test_the_commit_waits_for_a_task_that_runs_again_and_writes_its_new_output(make: Any, state: MemoryState) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -152,7 +154,7 @@ def test_the_commit_waits_for_a_task_that_works_again_and_takes_its_new_output(m
     assert counts(state) == {"count": 7}
 
 
-def test_output_that_was_read_before_a_task_started_again_is_not_written(make: Any, state: MemoryState) -> None:
+def test_output_that_was_read_before_its_task_started_again_is_not_written(make: Any, state: MemoryState) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -174,7 +176,7 @@ def test_skipped_tasks_contribute_no_rows_and_do_not_block_the_commit(make: Any,
     assert counts(state) == {"count": 10}
 
 
-def test_the_rows_of_all_instances_of_a_mapped_task_are_added(make: Any, state: MemoryState) -> None:
+def test_the_rows_of_all_instances_of_a_mapped_task_are_summed(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -184,7 +186,7 @@ def test_the_rows_of_all_instances_of_a_mapped_task_are_added(make: Any, state: 
     assert counts(state) == {"count": 7}
 
 
-def test_a_mapped_instance_marked_success_by_hand_blocks_the_commit(make: Any, state: MemoryState) -> None:
+def test_a_mapped_instance_that_was_marked_success_by_hand_blocks_the_commit(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -194,7 +196,9 @@ def test_a_mapped_instance_marked_success_by_hand_blocks_the_commit(make: Any, s
     assert counts(state) == {}
 
 
-def test_instances_that_succeeded_only_in_an_earlier_attempt_block_the_commit(make: Any, state: MemoryState) -> None:
+def test_mapped_instances_that_succeeded_only_in_an_earlier_attempt_block_the_commit(
+    make: Any, state: MemoryState
+) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0)
@@ -204,7 +208,7 @@ def test_instances_that_succeeded_only_in_an_earlier_attempt_block_the_commit(ma
     assert counts(state) == {}
 
 
-def test_an_instance_that_failed_before_it_started_blocks_the_commit(make: Any, state: MemoryState) -> None:
+def test_a_mapped_instance_that_failed_before_it_started_blocks_the_commit(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0)
@@ -214,7 +218,9 @@ def test_an_instance_that_failed_before_it_started_blocks_the_commit(make: Any, 
     assert counts(state) == {}
 
 
-def test_the_rows_of_an_instance_removed_after_its_ack_are_not_added(make: Any, state: MemoryState) -> None:
+def test_the_rows_of_a_mapped_instance_that_was_removed_after_its_ack_are_not_added(
+    make: Any, state: MemoryState
+) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -224,7 +230,9 @@ def test_the_rows_of_an_instance_removed_after_its_ack_are_not_added(make: Any, 
     assert counts(state) == {"count": 1}
 
 
-def test_an_instance_that_was_removed_after_its_start_does_not_block_the_commit(make: Any, state: MemoryState) -> None:
+def test_a_mapped_instance_that_was_removed_after_its_start_does_not_block_the_commit(
+    make: Any, state: MemoryState
+) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -234,7 +242,7 @@ def test_an_instance_that_was_removed_after_its_start_does_not_block_the_commit(
     assert counts(state) == {"count": 1}
 
 
-def test_the_rows_of_a_task_skipped_by_a_branch_after_its_ack_are_not_added(make: Any, state: MemoryState) -> None:
+def test_the_rows_of_a_task_that_a_branch_skipped_after_its_ack_are_not_added(make: Any, state: MemoryState) -> None:
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     run = make("r1", [update(state, "a"), update(other, "b")], tasks=("a", "b"))
     run.begin()
@@ -245,7 +253,7 @@ def test_the_rows_of_a_task_skipped_by_a_branch_after_its_ack_are_not_added(make
     assert (counts(state), counts(other)) == ({}, {"b": 10})
 
 
-def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make: Any, state: MemoryState) -> None:
+def test_the_dag_cannot_drop_a_state_that_an_earlier_try_may_have_written(make: Any, state: MemoryState) -> None:
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     run = make("r1", [update(state), update(other)])
     run.begin()
@@ -259,7 +267,7 @@ def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make:
         run.commit_now()
 
 
-def test_a_committer_announces_its_run_and_its_try(make: Any) -> None:
+def test_a_committer_records_its_run_id_and_its_task_try_for_its_grant(make: Any) -> None:
     own = make("r1").commit()
     grant = Grant("numbers", "life", Token(1, 1, 1, 1, "nonce"), {})
     with patch.object(own.ledger, "announce_owner") as announced:
@@ -269,7 +277,7 @@ def test_a_committer_announces_its_run_and_its_try(make: Any) -> None:
     assert own.task_id == "commit"
 
 
-def test_the_dag_file_of_a_committer_is_the_dag_file_of_its_task(make: Any) -> None:
+def test_a_committer_reads_the_path_of_the_dag_file_from_its_task(make: Any) -> None:
     own = make("r1").commit()
     assert own.dag_file == ""
     own.ti.task = SimpleNamespace(dag=SimpleNamespace(fileloc="/dags/numbers.py"))
@@ -295,7 +303,7 @@ def test_a_committer_of_an_older_attempt_is_refused(make: Any) -> None:
         commit_in_turn(old, run.spec.memory, patience=0)
 
 
-def test_an_opaque_batch_whose_base_moved_is_refused_and_committed_after_a_replay(
+def test_an_opaque_batch_with_an_outdated_base_is_refused_and_is_committed_after_a_replay(
     make: Any, state: MemoryState, store: CountingStore
 ) -> None:
     class Shrinking(OpaqueNumbers):
@@ -343,7 +351,7 @@ def test_a_transactional_state_accepts_only_the_same_output_in_a_replay(
 
 
 @pytest.mark.parametrize(("where", "method"), [("second", "raise_fence"), ("first", "raise_and_write")])
-def test_a_transactional_state_that_holds_no_row_of_a_transaction_accepts_another_output(
+def test_a_transactional_state_without_rows_of_the_transaction_accepts_another_output(
     make: Any, monkeypatch: pytest.MonkeyPatch, where: str, method: str
 ) -> None:
     first, second = transactional("first"), transactional("second")
@@ -356,7 +364,7 @@ def test_a_transactional_state_that_holds_no_row_of_a_transaction_accepts_anothe
     assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
 
 
-def test_another_output_is_refused_if_the_first_output_is_written_during_the_check(
+def test_another_output_is_refused_if_the_first_output_is_written_while_a_state_is_queried(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = transactional("first"), transactional("second")
@@ -382,7 +390,7 @@ def test_another_output_is_refused_if_the_first_output_is_written_during_the_che
     assert (counts(first), counts(second)) == ({"count": 10}, {"count": 10})
 
 
-def test_an_output_that_one_state_has_written_fixes_the_output_of_all_states(
+def test_an_output_that_one_state_has_written_is_fixed_for_all_states_of_the_transaction(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = transactional("first"), transactional("second")
@@ -400,7 +408,7 @@ def test_an_output_that_one_state_has_written_fixes_the_output_of_all_states(
     assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
 
 
-def test_a_zombie_committer_with_the_earlier_output_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outdated_committer_with_the_earlier_output_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = transactional()
     run = make("r1", [update(exact)])
     run.begin()
@@ -445,7 +453,7 @@ class Failing(MemoryState):
         return super().write(grant, rows, **options)
 
 
-def test_a_transaction_whose_state_was_unreachable_is_committed_later(make: Any) -> None:
+def test_a_transaction_whose_state_was_unreachable_is_committed_by_a_later_try(make: Any) -> None:
     state = Failing("words", "raise_fence", AWAY)
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     run = make("r1", [update(other), update(state)])
@@ -458,7 +466,7 @@ def test_a_transaction_whose_state_was_unreachable_is_committed_later(make: Any)
     assert counts(other) == counts(state) == {"count": 10}
 
 
-def test_a_crash_between_two_states_counts_no_row_twice(make: Any) -> None:
+def test_no_row_is_counted_twice_after_a_crash_between_the_writes_to_two_states(make: Any) -> None:
     state = Failing("words", "write", AWAY)
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     run = make("r1", [update(other), update(state)])
@@ -470,7 +478,7 @@ def test_a_crash_between_two_states_counts_no_row_twice(make: Any) -> None:
     assert counts(other) == counts(state) == {"count": 10}
 
 
-def test_an_outranked_committer_does_not_report_a_broken_ledger(make: Any) -> None:
+def test_an_outranked_committer_does_not_report_that_the_ledger_was_set_back(make: Any) -> None:
     behind = LedgerBehind(state="words", topology="numbers", found=9, expected=8, txid=1)
 
     class Overtaken(Failing):
@@ -488,7 +496,7 @@ def test_an_outranked_committer_does_not_report_a_broken_ledger(make: Any) -> No
         run.commit_now()
 
 
-def test_a_fence_above_the_token_of_the_ledger_reports_that_the_ledger_was_set_back(make: Any) -> None:
+def test_a_commit_reports_that_the_ledger_was_set_back_if_a_fence_has_a_higher_token(make: Any) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
     run = make("r1", [update(words)])
     run.begin()
@@ -499,7 +507,7 @@ def test_a_fence_above_the_token_of_the_ledger_reports_that_the_ledger_was_set_b
         run.commit_now()
 
 
-def test_a_fence_of_another_ledger_does_not_report_that_this_ledger_was_set_back(make: Any) -> None:
+def test_the_fence_of_another_ledger_is_not_reported_as_a_ledger_that_was_set_back(make: Any) -> None:
     outranked = FenceOutranked(state="words", token="1.1", found="9.9")
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     other.raise_fence(Grant("numbers", "another", Token(1, 1, 9, 9, "n"), {}))
@@ -510,7 +518,7 @@ def test_a_fence_of_another_ledger_does_not_report_that_this_ledger_was_set_back
         run.commit_now()
 
 
-def test_a_ledger_that_was_set_back_is_reported(make: Any) -> None:
+def test_a_ledger_that_was_restored_from_a_backup_is_reported(make: Any) -> None:
     behind = LedgerBehind(state="words", topology="numbers", found=9, expected=8, txid=1)
 
     class Behind(MemoryState):
@@ -524,7 +532,9 @@ def test_a_ledger_that_was_set_back_is_reported(make: Any) -> None:
         run.commit_now()
 
 
-def test_the_fence_keeps_rows_position_and_the_position_before(make: Any, state: MemoryState) -> None:
+def test_the_fence_stores_the_rows_and_the_end_position_and_the_start_position_of_the_batch(
+    make: Any, state: MemoryState
+) -> None:
     for run in (make("r1"), make("r2")):
         run.begin()
         run.work()
@@ -540,7 +550,7 @@ def test_the_fence_keeps_rows_position_and_the_position_before(make: Any, state:
     assert (kept["key"], kept["run_id"], kept["skip"]) == ("r2", "r2", None)
 
 
-def test_a_transaction_with_one_task_needs_at_most_20_requests(make: Any, store: CountingStore) -> None:
+def test_a_transaction_with_one_task_sends_at_most_20_requests_to_the_ledger(make: Any, store: CountingStore) -> None:
     for run_id in ("r1", "r2", "r3"):
         store.requests, run = 0, make(run_id)
         run.begin()
@@ -549,7 +559,7 @@ def test_a_transaction_with_one_task_needs_at_most_20_requests(make: Any, store:
         assert store.requests <= PER_TRANSACTION
 
 
-def test_a_failing_source_allocates_no_txid_and_is_reported_in_one_line(make: Any, store: CountingStore) -> None:
+def test_a_failing_source_gets_no_txid_and_its_error_is_one_line(make: Any, store: CountingStore) -> None:
     class Broken(Numbers):
         def initialize_transaction(self, txid: int, position: Any) -> Any:
             raise OSError("no such folder")
@@ -560,7 +570,7 @@ def test_a_failing_source_allocates_no_txid_and_is_reported_in_one_line(make: An
     assert make("r1").begin().attempt.txid == 1
 
 
-def test_metadata_that_is_not_json_is_an_error_of_the_source(make: Any) -> None:
+def test_metadata_that_is_not_json_is_reported_as_an_error_of_the_source(make: Any) -> None:
     class Odd(Numbers):
         def initialize_transaction(self, txid: int, position: Any) -> Any:
             return {"rows": {1, 2}}
@@ -593,11 +603,13 @@ OR = "or replay it: airflow tx replay numbers 3. To continue without it: airflow
         (None, f"To continue, start a run with the run id r3, {OR}"),
     ],
 )
-def test_a_waiting_task_advises_the_command_for_each_run_state(state: str | None, text: str) -> None:
+def test_the_message_of_a_waiting_task_names_the_command_that_fits_the_state_of_the_run(
+    state: str | None, text: str
+) -> None:
     assert str(advice("numbers", 3, "r3", state)) == text
 
 
-def test_the_remedy_of_a_refused_commit_is_kept_until_the_turn_is_taken_again(
+def test_the_remedy_of_a_refused_commit_is_stored_until_an_attempt_has_the_turn_again(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make("r1")
@@ -678,7 +690,7 @@ class Forgetful(Numbers):
         self.cleaned.append(txid)
 
 
-def test_a_later_commit_cleans_staged_and_source_data_of_runs_that_have_ended(make: Any) -> None:
+def test_a_later_commit_deletes_staged_data_and_source_data_of_runs_that_have_ended(make: Any) -> None:
     source = Forgetful()
     runs = [make(f"r{number}", source=source) for number in range(1, 5)]
     left = []
@@ -696,7 +708,9 @@ def test_a_later_commit_cleans_staged_and_source_data_of_runs_that_have_ended(ma
     assert source.cleaned == [1, 2, 2, 4]
 
 
-def test_a_later_commit_cleans_staged_data_of_runs_beyond_the_history(make: Any, store: CountingStore) -> None:
+def test_a_later_commit_deletes_staged_data_of_runs_that_are_no_longer_in_the_history(
+    make: Any, store: CountingStore
+) -> None:
     first, second = make("r1"), make("r2")
     for run in (first, second):
         run.begin()
@@ -768,7 +782,7 @@ class OpaqueBroker(Broker):
 
 
 @pytest.mark.parametrize("kind", [Broker, OpaqueBroker], ids=["transactional", "opaque"])
-def test_the_source_is_notified_of_a_stopped_attempt_before_the_next_attempt(
+def test_the_source_is_notified_of_a_stopped_attempt_before_the_next_attempt_begins(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch, kind: type[Broker]
 ) -> None:
     broker = kind()
@@ -794,7 +808,9 @@ def away(*_: Any) -> None:
     raise StoreUnavailable(hosts="somewhere", connection="c", reason="refused")
 
 
-def test_the_source_is_notified_why_the_coordinator_replays_an_attempt(make: Any, store: CountingStore) -> None:
+def test_the_source_is_notified_of_the_reason_why_the_coordinator_replays_an_attempt(
+    make: Any, store: CountingStore
+) -> None:
     broker = Broker()
     run = make("r1", source=broker)
     begun = run.begin()
@@ -813,7 +829,7 @@ def test_a_retried_begin_that_continues_its_attempt_does_not_notify_the_source(m
 
 
 @pytest.mark.parametrize("index", [-1, 0, 2])
-def test_an_instance_that_failed_after_its_ack_is_named_and_blocks_the_commit(
+def test_the_error_names_a_mapped_instance_that_failed_after_its_ack_and_blocks_the_commit(
     make: Any, state: MemoryState, index: int
 ) -> None:
     run = make("r1", mapped=() if index < 0 else ("count",))
@@ -825,7 +841,7 @@ def test_an_instance_that_failed_after_its_ack_is_named_and_blocks_the_commit(
     assert counts(state) == {}
 
 
-def test_a_committer_knows_the_epoch_of_the_acked_output_before_its_grant(make: Any, store: CountingStore) -> None:
+def test_a_committer_reads_the_epoch_of_the_acked_output_before_its_grant(make: Any, store: CountingStore) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -835,7 +851,9 @@ def test_a_committer_knows_the_epoch_of_the_acked_output_before_its_grant(make: 
     assert committer.epoch == found(store).epoch
 
 
-def test_a_committer_finds_that_another_committer_has_committed_its_transaction(make: Any, state: MemoryState) -> None:
+def test_a_committer_notices_that_another_committer_has_committed_its_transaction(
+    make: Any, state: MemoryState
+) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -865,7 +883,9 @@ def test_a_task_without_output_is_accepted_only_if_the_batch_has_no_rows(
     assert counts(state) == {}
 
 
-def test_the_row_count_of_a_batch_comes_from_the_task_that_read_most_rows(make: Any, store: CountingStore) -> None:
+def test_the_row_count_of_a_batch_is_the_count_of_the_task_that_has_read_the_most_rows(
+    make: Any, store: CountingStore
+) -> None:
     run = make("r1", tasks=("count", "other"), inside=("count", "other", "commit"))
     run.begin()
     for task, consumed in (("count", 7), ("other", 3)):
@@ -882,7 +902,7 @@ def test_the_row_count_of_a_batch_comes_from_the_task_that_read_most_rows(make: 
     assert history.receipt.rows == 7
 
 
-def test_a_committer_right_after_a_skipped_task_is_skipped_until_its_transaction_is_committed(
+def test_a_committer_after_a_skipped_task_is_skipped_until_its_transaction_is_committed(
     make: Any, state: MemoryState
 ) -> None:
     run = make("r1", needed=frozenset({"count"}))
@@ -902,7 +922,7 @@ def test_a_committer_right_after_a_skipped_task_is_skipped_until_its_transaction
     assert counts(state) == {"count": 10}
 
 
-def test_the_rows_of_a_committed_batch_can_be_read_while_the_ledger_keeps_its_metadata(
+def test_the_rows_of_a_committed_batch_can_be_read_while_the_ledger_still_has_its_metadata(
     make: Any, store: CountingStore
 ) -> None:
     run = make("r1")

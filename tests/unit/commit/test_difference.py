@@ -60,22 +60,22 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 # --- what it holds
 
 
-def test_a_difference_has_a_row_for_each_key_of_either_side(size: str, area: StagingArea) -> None:
+def test_a_difference_has_a_row_for_each_key_of_the_old_and_the_new_contribution(size: str, area: StagingArea) -> None:
     found = formed(sums(), rows(a=1, b=2, c=3), rows(a=1, b=5, d=4), area)
     assert by_key(found) == {"a": 0, "b": 3, "c": -3, "d": 4}
     assert isinstance(found, StagedRows) is (size == "in portions")
 
 
-def test_equal_contributions_have_no_rows(size: str, area: StagingArea) -> None:
+def test_the_difference_of_two_equal_contributions_has_no_rows(size: str, area: StagingArea) -> None:
     assert len(formed(sums(), rows(a=1, b=2), rows(b=2, a=1), area)) == 0
 
 
-def test_a_new_key_with_a_zero_or_null_sum_is_a_difference(size: str, area: StagingArea) -> None:
+def test_a_new_key_whose_sum_is_zero_or_null_is_part_of_the_difference(size: str, area: StagingArea) -> None:
     assert by_key(formed(sums(), rows(a=1), rows(a=1, b=0), area)) == {"a": 0, "b": 0}
     assert by_key(formed(sums(), rows(a=1), rows(a=1, b=None), area)) == {"a": 0, "b": None}
 
 
-def test_sums_of_floats_in_another_order_may_differ_in_the_last_digits(size: str, area: StagingArea) -> None:
+def test_sums_of_floats_in_another_order_of_rows_may_differ_in_their_last_digits(size: str, area: StagingArea) -> None:
     parts = [0.1 * number for number in range(40)]
     old: Rows = [{"key": str(key), "n": math.fsum(parts[key:])} for key in range(30)]
     new: Rows = [{"key": str(key), "n": reduce(add, reversed(parts[key:]))} for key in range(30)]
@@ -87,7 +87,7 @@ def test_sums_of_floats_in_another_order_may_differ_in_the_last_digits(size: str
     assert 0 < max(map(abs, deltas.values())) < 1e-13
 
 
-def test_a_small_correction_beside_large_values_is_a_difference(size: str, area: StagingArea) -> None:
+def test_a_small_correction_of_a_large_value_is_part_of_the_difference(size: str, area: StagingArea) -> None:
     state = sums(n=Sum("double"))
     assert by_key(formed(state, rows(a=1e10, b=5.0), rows(a=1e10, b=4.99), area)) == {"a": 0.0, "b": 4.99 - 5.0}
     assert by_key(formed(state, rows(a=1e7), rows(a=1e7 + 0.01), area))["a"] == pytest.approx(0.01, rel=1e-6)
@@ -101,7 +101,7 @@ def test_the_difference_to_an_empty_contribution_is_the_new_contribution(area: S
 
 
 @pytest.mark.usefixtures("size")
-def test_the_difference_of_a_state_without_keys_has_one_row(area: StagingArea) -> None:
+def test_the_difference_for_a_state_without_keys_has_one_row(area: StagingArea) -> None:
     state = sums(keys=())
     found = formed(state, [{"n": 3}], [{"n": 5}], area)
     assert list(found) == [{"n": 2}]
@@ -109,7 +109,7 @@ def test_the_difference_of_a_state_without_keys_has_one_row(area: StagingArea) -
 
 
 @pytest.mark.usefixtures("size")
-def test_both_contributions_are_converted_to_the_types_of_the_state(area: StagingArea) -> None:
+def test_both_contributions_are_converted_to_the_column_types_of_the_state(area: StagingArea) -> None:
     state = MemoryState("sums", keys=["key"], values={"n": Sum("numeric")}, types={"key": "numeric"})
     old: Rows = [{"key": Decimal(f"{number}.50"), "n": 3} for number in range(9)] + [{"key": 9, "n": 3}]
     new: Rows = [{"key": Decimal(f"{number}.5"), "n": 4} for number in range(9)] + [{"key": Decimal("9.0"), "n": 4}]
@@ -118,14 +118,16 @@ def test_both_contributions_are_converted_to_the_types_of_the_state(area: Stagin
 
 
 @pytest.mark.usefixtures("size")
-def test_a_composite_column_is_taken_back_part_by_part(area: StagingArea) -> None:
+def test_the_difference_of_an_average_has_a_row_with_the_differences_of_its_sum_and_its_count(
+    area: StagingArea,
+) -> None:
     state = sums(delay=Avg("bigint"))
     found = formed(state, [{"key": "a", "delay": 7}], [{"key": "a", "delay_sum": 9, "delay_count": 2}], area)
     assert list(found) == [{"key": "a", "delay_sum": 2, "delay_count": 1}]
 
 
 @pytest.mark.usefixtures("size")
-def test_a_column_missing_in_the_earlier_contribution_gets_its_whole_new_value(area: StagingArea) -> None:
+def test_a_column_without_an_old_contribution_is_written_with_its_complete_new_value(area: StagingArea) -> None:
     state = sums(n=Sum(), first=First("text"), delay=Avg("bigint"))
     old = contribution(state, rows(a=1, b=2), without=["first", "delay_sum", "delay_count"])
     new = [{"key": "a", "n": 1, "first": "x", "delay": 3}]
@@ -142,14 +144,14 @@ def test_a_column_missing_in_the_earlier_contribution_gets_its_whole_new_value(a
 
 
 @pytest.mark.usefixtures("size")
-def test_a_new_column_is_written_even_if_no_other_column_differs(area: StagingArea) -> None:
+def test_a_new_column_is_written_although_no_other_column_differs(area: StagingArea) -> None:
     state = sums(n=Sum(), first=First("text"))
     old = contribution(state, rows(a=1), without=["first"])
     found = difference_of(state, old, [{"key": "a", "n": 1, "first": "x"}], place(area)).rows
     assert list(found) == [{"key": "a", "n": 0, "first": "x"}]
 
 
-def test_a_large_difference_is_staged_as_an_output_of_the_committer(area: StagingArea, monkeypatch: Any) -> None:
+def test_a_large_difference_is_staged_like_an_output_of_the_committer(area: StagingArea, monkeypatch: Any) -> None:
     monkeypatch.setattr(forming, "FEW", 0)
     new: Rows = [{"key": dt.date(2026, 1, day), "n": Decimal(day)} for day in range(1, 29)]
     staged = StagedRows(area, ref(area, new), state := sums(n=Sum("numeric")), ATTEMPT)
@@ -167,7 +169,9 @@ def test_a_small_difference_is_staged_if_spark_writes_it(area: StagingArea) -> N
 # --- what it refuses
 
 
-def test_a_value_that_cannot_be_taken_back_is_refused_with_its_key_and_column(size: str, area: StagingArea) -> None:
+def test_the_error_for_a_value_that_cannot_be_taken_back_names_its_key_and_its_column(
+    size: str, area: StagingArea
+) -> None:
     state = sums(n=Sum(), top=Max())
     old = [{"key": key, "n": 1, "top": 9} for key in "abc"]
     better = [{**row, "top": 10} for row in old]
@@ -182,20 +186,22 @@ def test_a_value_that_cannot_be_taken_back_is_refused_with_its_key_and_column(si
 
 
 @pytest.mark.usefixtures("size")
-def test_a_sum_that_leaves_64_bits_is_refused_before_the_turn(area: StagingArea) -> None:
+def test_a_sum_that_does_not_fit_into_64_bits_is_refused_before_the_transaction_has_the_turn(area: StagingArea) -> None:
     with pytest.raises(NotTakenBack, match="does not fit into 64 bits"):
         formed(sums(), rows(a=-(2**63)), rows(a=1), area)
 
 
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_a_contribution_that_is_not_finite_is_refused(value: float, area: StagingArea) -> None:
+def test_a_contribution_with_a_value_that_is_infinite_or_not_a_number_is_refused(
+    value: float, area: StagingArea
+) -> None:
     with pytest.raises(StateError, match=r"the contribution of the earlier transaction: row 0 .* is not finite"):
         formed(sums(n=Sum("double")), rows(a=value), rows(a=1.0), area)
 
 
 @pytest.mark.usefixtures("size")
-def test_a_key_of_another_type_is_refused_with_the_side_that_has_it(area: StagingArea) -> None:
+def test_the_error_for_a_key_of_the_wrong_type_names_the_contribution_that_has_the_key(area: StagingArea) -> None:
     state = MemoryState("sums", keys=["key"], values={"n": Sum()}, types={"key": "date"})
     today = [{"key": dt.date(2026, 1, 1), "n": 1}]
     for old, new, whose in (
@@ -207,13 +213,13 @@ def test_a_key_of_another_type_is_refused_with_the_side_that_has_it(area: Stagin
 
 
 @pytest.mark.usefixtures("size")
-def test_a_duplicate_key_is_refused(area: StagingArea) -> None:
+def test_a_contribution_with_a_duplicate_key_is_refused(area: StagingArea) -> None:
     with pytest.raises(StateError, match="occurs twice"):
         formed(sums(), rows(a=1), rows(a=2) + rows(a=3), area)
 
 
 @pytest.mark.usefixtures("size")
-def test_a_restatement_of_a_deleted_key_is_refused(area: StagingArea) -> None:
+def test_a_restatement_of_a_key_that_was_deleted_from_the_state_is_refused(area: StagingArea) -> None:
     state = sums()
     grants = Grants()
     grants.commit_rows(1, state, rows(a=1, b=2))
@@ -223,7 +229,9 @@ def test_a_restatement_of_a_deleted_key_is_refused(area: StagingArea) -> None:
     assert values_of(state) == {("a",): {"n": 1}}
 
 
-def test_the_precision_that_doubles_lose_is_reported_if_it_is_visible(size: str, area: StagingArea) -> None:
+def test_a_loss_of_precision_in_a_double_column_is_reported_if_it_is_large_enough_to_matter(
+    size: str, area: StagingArea
+) -> None:
     state = sums(n=Sum("double"), exact=Sum("numeric"))
     old = [{"key": "a", "n": 1e18, "exact": 10**18}, {"key": "b", "n": 2.0, "exact": 2}]
     new = [{"key": "a", "n": 3.0, "exact": 3}, {"key": "b", "n": 1.0, "exact": 1}]
@@ -267,7 +275,7 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(before=OUTPUT, outputs=st.lists(OUTPUT, min_size=1, max_size=4), between=OUTPUT)
-def test_a_state_restated_many_times_equals_the_last_output(
+def test_a_state_after_many_restatements_of_a_transaction_has_the_values_of_the_last_output(
     kind: str, area: StagingArea, before: Rows, outputs: list[Rows], between: Rows
 ) -> None:
     state, expected = (sums(kind=kind, **COLUMNS) for _ in range(2))
@@ -283,7 +291,7 @@ def test_a_state_restated_many_times_equals_the_last_output(
     assert _near(values_of(state), values_of(expected))
 
 
-def test_a_second_restatement_takes_back_the_whole_first_restatement(area: StagingArea) -> None:
+def test_a_second_restatement_takes_back_all_rows_of_the_first_restatement(area: StagingArea) -> None:
     state = sums()
     grants = Grants()
     outputs = [7, 10, 12, 13]
@@ -295,7 +303,7 @@ def test_a_second_restatement_takes_back_the_whole_first_restatement(area: Stagi
         assert values_of(state) == {("a",): {"n": new}}
 
 
-def test_a_set_column_takes_late_rows_in_a_restatement(area: StagingArea) -> None:
+def test_a_restatement_adds_late_rows_to_a_column_that_collects_a_set(area: StagingArea) -> None:
     state = sums(n=CollectSet())
     grants = Grants()
     grants.commit_rows(1, state, rows(a=["x"]))

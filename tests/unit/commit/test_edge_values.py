@@ -32,7 +32,7 @@ NUMBER = itertools.count()
     on_sqlite=False,
     is_staged=False,
 )
-def test_a_state_holds_the_exact_sums_of_edge_values_or_refuses_the_rows(
+def test_a_state_returns_the_exact_sums_of_edge_values_or_refuses_the_rows(
     folder: Path, batch: tuple[str, Any, list[list[dict[str, Any]]]], on_sqlite: bool, is_staged: bool
 ) -> None:
     number = next(NUMBER)

@@ -68,7 +68,7 @@ def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failpoints:
 # --- what an entry holds -------------------------------------------------------------------------------------------
 
 
-def test_a_commit_writes_a_journal_entry_with_its_batch_and_its_contribution(make: Any) -> None:
+def test_a_commit_writes_a_journal_entry_with_the_batch_and_the_contribution(make: Any) -> None:
     run = begun(make)
     run.commit_now()
     entry = journal_of(run).read(named(run))
@@ -81,7 +81,7 @@ def test_a_commit_writes_a_journal_entry_with_its_batch_and_its_contribution(mak
     assert (found.keys, found.count) == ({"word": "text"}, 2)
 
 
-def test_grant_fence_and_receipt_name_the_journal_entry(make: Any, state: MemoryState) -> None:
+def test_the_grant_and_the_fence_and_the_receipt_name_the_journal_entry(make: Any, state: MemoryState) -> None:
     run = begun(make)
     run.commit_now()
     (entry,) = entries(run)
@@ -90,7 +90,7 @@ def test_grant_fence_and_receipt_name_the_journal_entry(make: Any, state: Memory
     assert json.loads(fence.batch)["journal"] == named(run) == entry.name
 
 
-def test_the_binding_names_the_journal_entry_after_the_mark(make: Any, store: CountingStore) -> None:
+def test_the_binding_names_the_journal_entry_after_the_commit(make: Any, store: CountingStore) -> None:
     run = begun(make)
     path = run.spec.paths.run("r1")
     commit = run.commit()
@@ -102,7 +102,7 @@ def test_the_binding_names_the_journal_entry_after_the_mark(make: Any, store: Co
     assert Reader(store).peek(Binding, path) == Binding(1, named(run))
 
 
-def test_the_journal_entry_keeps_a_composite_column_in_its_stored_parts(make: Any) -> None:
+def test_the_journal_entry_stores_a_composite_column_as_its_parts(make: Any) -> None:
     means = MemoryState("means", keys=["word"], values={"delay": Avg()})
     rows = [{"word": "a", "delay": 1.0}, {"word": "a", "delay": 2.0}]
     run = begun(make, rows=rows, updates=[update(means)])
@@ -112,7 +112,7 @@ def test_the_journal_entry_keeps_a_composite_column_in_its_stored_parts(make: An
     assert set(found.values) == {"delay_sum", "delay_count"}
 
 
-def test_the_journal_entry_of_a_restatement_has_its_whole_output_and_the_replaced_entry(make: Any) -> None:
+def test_the_journal_entry_of_a_restatement_has_its_whole_output_and_names_the_replaced_entry(make: Any) -> None:
     run = begun(make)
     run.commit_now()
     again = begun(make, "r2")
@@ -126,7 +126,7 @@ def test_the_journal_entry_of_a_restatement_has_its_whole_output_and_the_replace
     assert list(found.contributions["words"].rows()) == ROWS[:2]
 
 
-def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
+def test_a_batch_without_rows_writes_a_journal_entry_without_rows(make: Any) -> None:
     run = begun(make, rows=[])
     run.commit_now()
     assert [list(each.rows()) for each in entries(run)[0].contributions.values()] == [[]]
@@ -142,18 +142,18 @@ def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
     ],
     ids=["persisted", "reducer", "appended", "keyed"],
 )
-def test_the_journal_entry_names_the_reason_for_a_missing_contribution(state: Any, refusal: str) -> None:
+def test_the_journal_entry_names_the_reason_if_a_contribution_is_missing(state: Any, refusal: str) -> None:
     assert no_contribution(update(state)) == refusal
 
 
-def test_the_journal_entry_notes_that_a_state_cannot_take_back_its_rows(make: Any) -> None:
+def test_the_journal_entry_notes_that_the_rows_of_a_state_cannot_be_taken_back(make: Any) -> None:
     run = begun(make, updates=[update(PersistedState(Noted(), Noted(), "opaque"))])
     run.commit_now()
     (contribution,) = entries(run)[0].contributions.values()
     assert (contribution.refusal, list(contribution.rows())) == ("PersistedState stores rows unchanged", [])
 
 
-def test_without_a_journal_no_entry_is_written_or_named(make: Any, store: CountingStore) -> None:
+def test_a_transaction_without_a_journal_writes_and_names_no_journal_entry(make: Any, store: CountingStore) -> None:
     run = begun(make, journal=timedelta(0))
     run.commit_now()
     history = run.spec.ledger(store).outcome(1)
@@ -167,7 +167,7 @@ def test_without_a_journal_no_entry_is_written_or_named(make: Any, store: Counti
 
 
 @pytest.mark.parametrize("point", ["commit.before_journal", "commit.after_journal"])
-def test_a_commit_that_dies_before_or_after_the_write_of_its_entry_can_be_retried(
+def test_a_commit_that_was_killed_before_or_after_it_wrote_its_journal_entry_can_be_retried(
     make: Any, state: MemoryState, store: CountingStore, points: Failpoints, point: str
 ) -> None:
     run = begun(make)
@@ -185,7 +185,7 @@ def test_a_commit_that_dies_before_or_after_the_write_of_its_entry_can_be_retrie
     assert {*left, named(run)} == set(journal_of(run).names(1))
 
 
-def test_the_journal_entry_of_an_outranked_attempt_does_not_count(
+def test_the_ledger_does_not_use_the_journal_entry_of_an_outranked_attempt(
     make: Any, state: MemoryState, store: CountingStore
 ) -> None:
     run = begun(make, source=OpaqueNumbers())
@@ -207,7 +207,7 @@ def test_the_journal_entry_of_an_outranked_attempt_does_not_count(
     assert list(journal_of(again).read(named(again)).contributions["words"].rows()) == [{"word": "c", "count": 7}]
 
 
-def test_an_output_that_is_read_again_gets_its_own_entry_and_the_grant_names_it(
+def test_an_output_that_is_read_again_gets_a_new_journal_entry_and_the_grant_names_it(
     make: Any, store: CountingStore
 ) -> None:
     run = begun(make)
@@ -224,7 +224,7 @@ def test_an_output_that_is_read_again_gets_its_own_entry_and_the_grant_names_it(
     assert list(journal_of(run).read(second).contributions["words"].rows()) == [{"word": "c", "count": 7}]
 
 
-def test_a_full_staging_area_is_a_one_line_error_and_the_commit_can_be_retried(
+def test_a_full_staging_area_causes_a_one_line_error_and_the_commit_can_be_retried(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(make)
@@ -241,7 +241,7 @@ def test_a_full_staging_area_is_a_one_line_error_and_the_commit_can_be_retried(
     assert counts(state) == {"a": 4, "b": 2}
 
 
-def test_a_commit_phase_writes_the_entry_of_all_committers_before_the_first_write(
+def test_a_commit_phase_writes_the_journal_entry_of_all_committers_before_it_writes_a_state(
     make: Any, store: CountingStore
 ) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
@@ -270,7 +270,7 @@ def entry_of(run: Run, days: int, txid: int = 1) -> str:
     return journal_of(run).write(replace(entries(run)[0], txid=txid, written=written))
 
 
-def test_commits_remove_journal_days_a_week_after_they_could_last_be_restated(
+def test_a_commit_deletes_journal_entries_a_week_after_their_retention_has_ended(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime.now(timezone.utc)
@@ -294,7 +294,7 @@ class Skewed:
         return datetime.now(timezone.utc) + self.wrong
 
 
-def test_a_fast_clock_removes_no_journal_day(make: Any) -> None:
+def test_a_clock_that_is_a_minute_fast_removes_no_journal_entry(make: Any) -> None:
     run = begun(make, journal=timedelta(days=3))
     run.commit_now()
     before = journal_of(run).names()
@@ -304,7 +304,7 @@ def test_a_fast_clock_removes_no_journal_day(make: Any) -> None:
     assert journal_of(run).names() == before
 
 
-def test_an_entry_written_by_a_slow_clock_is_not_older_than_the_begin(make: Any) -> None:
+def test_a_journal_entry_from_a_worker_with_a_slow_clock_is_not_dated_before_the_begin(make: Any) -> None:
     run = begun(make, journal=timedelta(days=3))
     commit = run.commit()
     commit.ledger.clock = Skewed(-60)
@@ -340,7 +340,7 @@ def put(store: CountingStore, path: str, value: Any) -> None:
     store.multi((), (Create(path, data) if store.get(path) is None else Put(path, data),))
 
 
-def test_a_journal_entry_whose_request_begins_during_the_sweep_is_kept(
+def test_a_journal_entry_is_kept_if_a_request_for_it_begins_while_old_entries_are_deleted(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(make, journal=timedelta(days=3))

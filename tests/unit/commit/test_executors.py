@@ -104,7 +104,7 @@ def written(area: StagingArea, server: Server) -> Callable[..., Written]:
     return write
 
 
-def test_the_grant_is_completed_with_the_rows_that_all_executors_wrote(server: Server, written: Any) -> None:
+def test_the_grant_is_completed_with_the_number_of_rows_that_all_executors_wrote(server: Server, written: Any) -> None:
     state, tally = Parallel(), RowTally(ROWS)
     list(tally)
     assert written(state) == tally.written(5)
@@ -115,7 +115,7 @@ def test_the_grant_is_completed_with_the_rows_that_all_executors_wrote(server: S
     ("values", "columns", "ordered"),
     [({}, ["word", "n"], False), ({"n": Count(), "balance": Balance()}, ["word", "n", "step"], True)],
 )
-def test_executors_get_the_files_to_read_and_the_number_of_chunks(
+def test_executors_receive_the_files_to_read_and_the_number_of_chunks(
     server: Server, written: Any, values: Any, columns: list[str], ordered: bool
 ) -> None:
     written(Parallel(**values))
@@ -128,7 +128,7 @@ def test_executors_get_the_files_to_read_and_the_number_of_chunks(
     assert server.sealed[2:] == (columns, None)
 
 
-def test_rows_that_no_executor_has_written_fail_the_commit(server: Server, written: Any) -> None:
+def test_a_commit_fails_if_the_executors_wrote_fewer_rows_than_the_output_has(server: Server, written: Any) -> None:
     state = Parallel()
     server.answers = server.answers[:1]
     with pytest.raises(StateError, match="the executors of Spark wrote only 2 of 5 rows. Clear the whole run"):
@@ -136,14 +136,14 @@ def test_rows_that_no_executor_has_written_fail_the_commit(server: Server, writt
     assert state.completed == []
 
 
-def test_a_refused_executor_refuses_the_commit(server: Server, written: Any) -> None:
+def test_a_commit_is_refused_if_the_fence_refuses_one_executor(server: Server, written: Any) -> None:
     outranked = {"error": "FenceOutranked", "fields": {"state": "s", "token": "1", "found": "2"}}
     server.answers = [*server.answers, outranked]
     with pytest.raises(FenceOutranked):
         written(Parallel())
 
 
-def test_rows_that_spark_reads_differently_than_emitted_fail_the_commit(server: Server, written: Any) -> None:
+def test_a_commit_fails_if_spark_reads_other_rows_than_the_task_emitted(server: Server, written: Any) -> None:
     emitted = RowsDigest(5, 7, "xxh64-1")
     for digest, fits in ((7, True), (8, False)):
         read = {"keys": 0, "rows": 0, "read": RowsDigest(5, digest, "xxh64-1").to_json()}
@@ -156,7 +156,7 @@ def test_rows_that_spark_reads_differently_than_emitted_fail_the_commit(server: 
             assert written(Parallel(), digest=emitted.text, reliable=False).keys == 5
 
 
-def test_parts_of_new_values_that_executors_have_staged_are_added(server: Server, written: Any) -> None:
+def test_the_files_of_new_values_that_executors_have_staged_become_one_output(server: Server, written: Any) -> None:
     place: Any = "where they go"
     output = NewValuesOutput(place)
     server.answers[1]["part"] = PART
@@ -165,7 +165,7 @@ def test_parts_of_new_values_that_executors_have_staged_are_added(server: Server
     assert server.sealed[3] == "where they go"
 
 
-def test_parameters_of_an_address_are_not_shown() -> None:
+def test_the_parameters_of_a_spark_address_are_not_shown() -> None:
     assert spark_label("sc://spark:15002/;token=abc") == "sc://spark:15002/"
     assert spark_label("local[2]") == "local[2]"
 
@@ -186,7 +186,7 @@ def test_parameters_of_an_address_are_not_shown() -> None:
     ],
     ids=range(10),
 )
-def test_a_connection_or_an_address_selects_the_spark_driver(
+def test_a_connection_id_or_an_address_selects_the_spark_driver(
     monkeypatch: pytest.MonkeyPatch, which: str, kind: str | None, address: str | None
 ) -> None:
     if kind:
@@ -245,7 +245,9 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Hook]:
     return Made
 
 
-def test_a_submitted_driver_gets_its_job_and_answers_in_a_folder(hook: Any, server: Server, written: Any) -> None:
+def test_a_submitted_driver_reads_its_job_from_a_folder_and_writes_its_answers_there(
+    hook: Any, server: Server, written: Any
+) -> None:
     jobs = list[Any]()
     answers = hook.acts
 
@@ -293,7 +295,7 @@ def test_a_spark_connection_sets_the_driver_and_its_command(
         (subprocess.TimeoutExpired("spark-submit", 5), WritersFailed, "timed out"),
     ],
 )
-def test_a_driver_that_ends_without_an_answer_is_reported_with_the_reason(
+def test_the_error_for_a_driver_that_ends_without_an_answer_gives_the_reason(
     hook: Any, server: Server, written: Any, error: Exception, kind: type[Exception], text: str
 ) -> None:
     def acts(folder: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_fence_whose_txid_was_raised_by_hand_is_refused_with_a_remedy_that_wor
 
 @pytest.mark.parametrize("phase", ["begun", "processed", "acquired"])
 @pytest.mark.parametrize("command", ["roll forward", "ledger lost"])
-def test_a_repair_does_not_accept_a_txid_put_into_the_fence_by_hand_as_committed(
+def test_a_repair_does_not_count_a_txid_that_was_written_into_the_fence_by_hand_as_committed(
     tmp_path: Path, make: Any, phase: str, command: str
 ) -> None:
     raised = Raised(tmp_path, make, phase, 3)

@@ -51,7 +51,7 @@ def fence_of(txid: int, birth: str, incarnation: str) -> Fence:
     return Fence(incarnation, replace(Grants()(txid).token, birth=birth))
 
 
-def test_a_state_that_removed_rows_for_a_transaction_holds_it_permanently() -> None:
+def test_a_state_that_removed_rows_for_a_transaction_holds_that_transaction_permanently() -> None:
     assert holds_for_good([fence_of(*MINE)], *MINE)
 
 
@@ -60,12 +60,12 @@ def others_are_not_for_good() -> None:
     assert not life.holds_for_good([fence_of(*each) for each in others], *MINE)
 
 
-def test_another_incarnation_birth_or_txid_is_not_held_permanently() -> None:
+def test_a_state_does_not_hold_a_transaction_of_another_incarnation_or_birth_permanently() -> None:
     others_are_not_for_good()
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_tests_find_a_comparison_without_birth_incarnation_or_txid(rule: str) -> None:
+def test_the_tests_detect_a_comparison_without_the_birth_or_the_incarnation_or_the_txid(rule: str) -> None:
     text = RULES[rule]
     mine = {"each.birth": "birth", "each.incarnation": "incarnation", "each.txid": "txid"}[text]
     whole = "(each.txid, each.birth, each.incarnation) == mine"
@@ -97,14 +97,14 @@ def next_life(grants: Grants) -> Grants:
     return after
 
 
-def test_a_transaction_that_a_guard_has_run_cannot_be_skipped(guard: Any) -> None:
+def test_a_transaction_whose_guard_has_already_run_cannot_be_skipped(guard: Any) -> None:
     grants = Grants()
     guard().raise_and_write(grants(1), [{}])
     with pytest.raises(SkipRefused):
         guard().raise_fence(about_to_skip(grants(1, 2)))
 
 
-def test_another_transaction_with_a_txid_that_a_guard_has_noted_can_be_skipped(guard: Any) -> None:
+def test_a_transaction_can_be_skipped_if_the_guard_has_noted_another_transaction_with_its_txid(guard: Any) -> None:
     grants = Grants()
     guard().raise_and_write(grants(1), [{}])
     skip = about_to_skip(next_life(grants)(1))
@@ -113,7 +113,7 @@ def test_another_transaction_with_a_txid_that_a_guard_has_noted_can_be_skipped(g
     assert not guard().holds(1)
 
 
-def test_a_guard_runs_its_statements_for_another_transaction_with_a_noted_txid(guard: Any) -> None:
+def test_a_guard_runs_its_statements_for_a_new_transaction_that_has_the_txid_of_an_older_one(guard: Any) -> None:
     grants = Grants()
     guard().raise_and_write(grants(1), [{}])
     guard().raise_and_write(next_life(grants)(1), [{}])
@@ -130,7 +130,7 @@ def exact(tmp_path: Path) -> Callable[[], SqlState]:
     return lambda: SqlState.from_url(url, table="words", keys=[], values={"n": Sum()}, kind="transactional")
 
 
-def test_a_transaction_that_a_transactional_state_holds_cannot_be_skipped(exact: Any) -> None:
+def test_a_transaction_that_a_transactional_state_contains_cannot_be_skipped(exact: Any) -> None:
     grants = Grants()
     exact().raise_and_write(grants(1), [{"n": 1}])
     with pytest.raises(SkipRefused):
@@ -145,7 +145,7 @@ def adds_to_what_was_accepted(exact: Any) -> None:
     assert exact().read() == [{"n": 11}]
 
 
-def test_a_transactional_state_adds_another_transaction_with_a_txid_that_it_holds(exact: Any) -> None:
+def test_a_transactional_state_adds_the_rows_of_a_new_transaction_with_an_older_txid(exact: Any) -> None:
     adds_to_what_was_accepted(exact)
 
 
@@ -167,17 +167,19 @@ def skips_another(make: Any, exact: Any) -> None:
     assert (ledger.current(), exact().read()) == (3, [{"n": 3}])
 
 
-def test_another_transaction_with_a_txid_that_a_transactional_state_holds_can_be_skipped(make: Any, exact: Any) -> None:
+def test_a_transaction_can_be_skipped_if_a_transactional_state_contains_another_with_its_txid(
+    make: Any, exact: Any
+) -> None:
     skips_another(make, exact)
 
 
-def test_the_tests_find_a_skip_that_does_not_compare_the_birth(make: Any, exact: Any) -> None:
+def test_the_tests_detect_a_skip_that_does_not_compare_the_birth_of_the_transaction(make: Any, exact: Any) -> None:
     asked = SqlStore.holds_for_good, "not own or holds_for_good(own, txid, birth, incarnation)", "True"
     with applied(Mutant("its birth is asked", (asked,), ONE)), pytest.raises(SkipRefused):
         skips_another(make, exact)
 
 
-def test_the_tests_find_a_sum_that_keeps_rows_of_another_birth(exact: Any) -> None:
+def test_the_tests_detect_a_sum_that_includes_rows_of_another_birth(exact: Any) -> None:
     forgotten = SqlStore._forget_another, "if own and", "if False and"
     with applied(Mutant("rows of another birth are nobody's", (forgotten,), ONE)), pytest.raises(AssertionError):
         adds_to_what_was_accepted(exact)
@@ -245,7 +247,7 @@ def world(make: Any, tmp_path: Path) -> World:
     return World(make, tmp_path)
 
 
-def test_a_restatement_passes_over_a_state_that_may_lack_the_restated_transaction(world: World) -> None:
+def test_a_restatement_does_not_change_a_state_that_may_lack_the_restated_transaction(world: World) -> None:
     before = values(world.place)
     world.again().commit_now()
     assert world.ledger.current() == 4
@@ -256,7 +258,7 @@ def test_a_restatement_passes_over_a_state_that_may_lack_the_restated_transactio
     assert not receipt.written[world.table.name].left
 
 
-def test_a_commit_phase_passes_over_a_state_that_may_lack_the_restated_transaction(world: World) -> None:
+def test_a_commit_phase_does_not_change_a_state_that_may_lack_the_restated_transaction(world: World) -> None:
     before = values(world.place)
     phase = world.phase(update(world.place.state), update(world.table))
     phase.acquire()
@@ -267,7 +269,7 @@ def test_a_commit_phase_passes_over_a_state_that_may_lack_the_restated_transacti
     assert world.ledger.outcome(3).receipt.written["words"].left
 
 
-def test_a_state_that_was_passed_over_and_set_back_is_rolled_forward(world: World) -> None:
+def test_a_restored_state_that_a_restatement_did_not_change_is_rolled_forward(world: World) -> None:
     committed_again = world.again()
     backup = world.place.backup()
     committed_again.commit_now()
@@ -278,14 +280,14 @@ def test_a_state_that_was_passed_over_and_set_back_is_rolled_forward(world: Worl
     assert values(world.place) == {"a": 1, "b": 2, "c": 3}
 
 
-def test_verify_notes_that_a_state_was_passed_over(world: World) -> None:
+def test_verify_notes_that_a_restatement_did_not_change_a_state(world: World) -> None:
     world.again().commit_now()
     found = world.verified()
     assert "transaction 3: it left out state words, whose values a person had accepted" in found.notes
     assert found.findings == ()
 
 
-def test_a_restatement_that_passed_over_a_state_cannot_be_restated(world: World) -> None:
+def test_a_restatement_that_did_not_change_one_of_its_states_cannot_be_restated(world: World) -> None:
     world.again().commit_now()
     entry = journal_of(world.run).read(entry_of(world.run, 3))
     problem = refuses_restatement(world.run.updates, entry, renamed={})
@@ -293,7 +295,7 @@ def test_a_restatement_that_passed_over_a_state_cannot_be_restated(world: World)
     assert "a person accepted its values" in problem
 
 
-def test_a_restatement_that_can_still_be_skipped_does_not_pass_over_a_state(
+def test_a_restatement_that_can_be_skipped_is_refused_if_a_state_may_lack_the_transaction(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SqlTable, "holds_for_good", lambda *_: False)
@@ -310,7 +312,9 @@ def test_a_restatement_is_committed_after_its_state_was_forgotten(world: World) 
 # --- last
 
 
-def test_a_committer_writes_the_table_that_removes_rows_last(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_committer_of_a_restatement_writes_the_table_that_removes_rows_last(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = list[str]()
     monkeypatch.setattr(
         committer,
@@ -323,7 +327,7 @@ def test_a_committer_writes_the_table_that_removes_rows_last(world: World, monke
     assert seen == ["words", world.table.name, world.table.name, "words"]
 
 
-def test_a_committer_in_a_commit_phase_writes_the_table_that_removes_rows_last(
+def test_a_restatement_in_a_commit_phase_writes_the_table_that_removes_rows_last(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[str]()
@@ -382,7 +386,7 @@ def lost(make: Any, tmp_path: Path, tables: Any, request: pytest.FixtureRequest)
     return LostWorld(make, tmp_path, tables, gone=request.param)
 
 
-def test_a_rebuild_restores_the_record_of_a_restatement_that_cannot_be_undone(lost: LostWorld) -> None:
+def test_a_rebuild_of_the_ledger_restores_the_record_of_a_restatement_that_cannot_be_undone(lost: LostWorld) -> None:
     assert "it stays open" in lost.rebuild()
     record = lost.ledger.status(3)
     assert record is not None
@@ -392,7 +396,7 @@ def test_a_rebuild_restores_the_record_of_a_restatement_that_cannot_be_undone(lo
     assert record.counted is not None
 
 
-def test_the_run_of_a_restatement_that_cannot_be_undone_is_replayed_after_a_rebuild(lost: LostWorld) -> None:
+def test_after_a_rebuild_the_run_of_a_restatement_that_cannot_be_undone_is_replayed(lost: LostWorld) -> None:
     lost.rebuild()
     again = lost.again()
     assert (again.begun.txid, again.begun.attempt.birth) == (3, lost.birth)
@@ -402,17 +406,17 @@ def test_the_run_of_a_restatement_that_cannot_be_undone_is_replayed_after_a_rebu
     assert lost.verified().findings == ()
 
 
-def test_a_restatement_that_a_rebuild_restored_cannot_be_skipped(lost: LostWorld) -> None:
+def test_a_restatement_that_a_rebuild_of_the_ledger_has_restored_cannot_be_skipped(lost: LostWorld) -> None:
     lost.rebuild()
     lost.ledger.run(note_skip, 3, ADA)
     with pytest.raises(SkipRefused):
         take_skip(lost.ledger, 3, {each.name: each for each in lost.states}, log=lost.run.log)
 
 
-def test_a_rebuild_may_be_repeated(lost: LostWorld) -> None:
+def test_a_rebuild_of_the_ledger_can_be_repeated(lost: LostWorld) -> None:
     lost.rebuild()
     lost.rebuild()
-    test_the_run_of_a_restatement_that_cannot_be_undone_is_replayed_after_a_rebuild(lost)
+    test_after_a_rebuild_the_run_of_a_restatement_that_cannot_be_undone_is_replayed(lost)
 
 
 # --- what ends wrong if a rule is left out
@@ -443,14 +447,16 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
         committer.Commit.updates_to_write,
         "self._cannot_be_undone(update)",
         "False",
-        lambda given: test_a_committer_writes_the_table_that_removes_rows_last(given.world(), given.patch),
+        lambda given: test_the_committer_of_a_restatement_writes_the_table_that_removes_rows_last(
+            given.world(), given.patch
+        ),
     ),
     (
         "it is in a commit phase",
         committer.PhaseCommit._write_own,
         "for_good=self._cannot_be_undone(each)",
         "for_good=False",
-        lambda given: test_a_committer_in_a_commit_phase_writes_the_table_that_removes_rows_last(
+        lambda given: test_a_restatement_in_a_commit_phase_writes_the_table_that_removes_rows_last(
             given.world(), given.patch
         ),
     ),
@@ -459,14 +465,14 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
         restatement.differences,
         _LEFT,
         "()",
-        lambda given: test_a_restatement_passes_over_a_state_that_may_lack_the_restated_transaction(given.world()),
+        lambda given: test_a_restatement_does_not_change_a_state_that_may_lack_the_restated_transaction(given.world()),
     ),
     (
         "nothing is where it can be skipped",
         restatement.differences,
         _LEFT,
         "may_lack",
-        lambda given: test_a_restatement_that_can_still_be_skipped_does_not_pass_over_a_state(
+        lambda given: test_a_restatement_that_can_be_skipped_is_refused_if_a_state_may_lack_the_transaction(
             given.world(), given.patch
         ),
     ),
@@ -475,7 +481,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
         committer._marked,
         "if name in left",
         "if False",
-        lambda given: test_verify_notes_that_a_state_was_passed_over(given.world()),
+        lambda given: test_verify_notes_that_a_restatement_did_not_change_a_state(given.world()),
     ),
     (
         "states that are forgotten are left out",
@@ -489,13 +495,15 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
         plan.plan_rebuild,
         _REMADE,
         "None",
-        lambda given: test_a_rebuild_restores_the_record_of_a_restatement_that_cannot_be_undone(given.lost()),
+        lambda given: test_a_rebuild_of_the_ledger_restores_the_record_of_a_restatement_that_cannot_be_undone(
+            given.lost()
+        ),
     ),
 )
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
-def test_the_tests_find_each_removed_rule(
+def test_each_rule_of_permanent_rows_is_covered_by_a_test_that_fails_without_the_rule(
     rule: Any, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, function, old, new, noticed_by = rule

@@ -26,7 +26,7 @@ def receipt(run: Run, txid: int = 1) -> Receipt:
     return Receipt.from_json(decode(TransactionRecord, "", node.data).receipt)
 
 
-def test_a_receipt_names_the_batch_the_tasks_the_code_and_the_written_keys(make: Any) -> None:
+def test_a_receipt_names_the_batch_and_the_tasks_and_the_code_and_the_written_keys(make: Any) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
     for run in (first, second):
         assert run.commit_now() is None
@@ -38,7 +38,7 @@ def test_a_receipt_names_the_batch_the_tasks_the_code_and_the_written_keys(make:
     assert found.previous == receipt(first).hash
 
 
-def test_an_output_replaced_between_its_reading_and_the_grant_is_read_again(
+def test_an_output_that_is_replaced_between_its_reading_and_the_grant_is_read_again(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_run(make, "r1")
@@ -64,7 +64,7 @@ def test_a_task_that_fails_after_the_commit_changes_no_total(make: Any, state: M
     assert counts(state) == {"count": 10}
 
 
-def test_the_error_names_the_state_whose_fence_is_ahead_of_the_ledger(make: Any) -> None:
+def test_the_error_names_the_state_whose_fence_has_a_higher_token_than_the_ledger(make: Any) -> None:
     states = [words(name) for name in ("one", "two", "three")]
     first = make("r1", [update(each) for each in states])
     first.begin()

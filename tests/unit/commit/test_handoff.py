@@ -43,7 +43,9 @@ from tests.unit.commit.run import (
 )
 
 
-def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: MemoryState) -> None:
+def test_a_waiting_committer_executes_the_requested_skip_of_the_transaction_before_it(
+    make: Any, state: MemoryState
+) -> None:
     first, second = open_run(make, "r1", work=False), open_run(make, "r2")
     first.commit().ledger.run(skip.note_skip, 1, WHY)
     assert second.commit_now() is None
@@ -51,7 +53,7 @@ def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: M
     assert any("Transaction 1.1 of numbers is skipped" in line for line in second.log.lines)
 
 
-def test_the_committer_that_hands_over_the_turn_skips_the_next_marked_transactions(
+def test_a_committer_that_passes_on_the_turn_skips_the_next_transactions_with_a_requested_skip(
     make: Any, store: Any, state: MemoryState
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
@@ -64,14 +66,14 @@ def test_the_committer_that_hands_over_the_turn_skips_the_next_marked_transactio
     assert counts(state) == {"count": 20}
 
 
-def test_no_turn_is_handed_over_while_an_earlier_transaction_has_the_turn(make: Any) -> None:
+def test_no_turn_is_passed_on_while_an_earlier_transaction_has_the_turn(make: Any) -> None:
     run = open_run(make, "r1")
     runs: Any = TaskRuns("numbers", run.committer)
     pass_on(run.commit().ledger, {}, runs, NotYet(1), log=run.log)
     assert run.log.lines == []
 
 
-def test_a_committer_whose_own_transaction_is_to_be_skipped_writes_no_value(make: Any, state: MemoryState) -> None:
+def test_a_committer_whose_own_transaction_must_be_skipped_writes_no_value(make: Any, state: MemoryState) -> None:
     run = open_run(make, "r1")
     run.commit().ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkippedTransaction, match="airflow tx readmit numbers 1"):
@@ -81,7 +83,7 @@ def test_a_committer_whose_own_transaction_is_to_be_skipped_writes_no_value(make
     assert counts(state) == {}
 
 
-def test_a_committer_that_finds_its_skip_at_its_turn_skips_and_reports_it(
+def test_a_committer_that_finds_its_own_requested_skip_at_its_turn_skips_and_reports_it(
     make: Any, store: Any, state: MemoryState
 ) -> None:
     committer = open_run(make, "r1").commit()
@@ -106,7 +108,7 @@ def test_a_skip_rolls_back_the_writes_of_its_transaction(
     assert counts(state) == {}
 
 
-def test_a_transactional_state_that_may_hold_the_transaction_refuses_its_skip(
+def test_a_transactional_state_that_may_contain_the_transaction_refuses_its_skip(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -122,7 +124,7 @@ def test_a_transactional_state_that_may_hold_the_transaction_refuses_its_skip(
     assert counts(kept) == {"count": 10}
 
 
-def test_a_transactional_state_that_does_not_hold_the_transaction_allows_its_skip(
+def test_a_transactional_state_without_rows_of_the_transaction_allows_its_skip(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -136,7 +138,7 @@ def test_a_transactional_state_that_does_not_hold_the_transaction_allows_its_ski
     assert counts(kept) == {}
 
 
-def test_a_write_between_the_check_and_the_fence_of_a_skip_refuses_the_skip(
+def test_the_skip_is_refused_if_a_write_happens_between_its_check_and_its_fence(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -164,7 +166,7 @@ def test_a_write_between_the_check_and_the_fence_of_a_skip_refuses_the_skip(
     assert counts(kept) == {"count": 10}
 
 
-def test_a_refused_skip_is_withdrawn_and_a_clear_replays_the_run(
+def test_a_refused_skip_is_withdrawn_and_the_cleared_run_is_replayed(
     make: Any, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -217,7 +219,7 @@ def test_a_skip_reports_that_its_ledger_was_set_back(make: Any, store: Any, stat
         take_skip(run.commit().ledger, 1, {state.name: state}, log=run.log)
 
 
-def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
+def test_a_requested_skip_is_executed_only_once(make: Any, state: MemoryState) -> None:
     ledger = open_run(make, "r1").commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
     states, log = {state.name: state}, open_run(make, "r2").log
@@ -225,7 +227,7 @@ def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
     assert take_skip(ledger, 1, states, log=log) == Committed(1, by_this_call=False)
 
 
-def test_a_skip_is_due_when_its_transaction_has_the_turn(make: Any) -> None:
+def test_a_requested_skip_is_due_when_its_transaction_has_the_turn(make: Any) -> None:
     first = make("r1")
     assert first.begin().attempt.txid == 1
     ledger = open_run(make, "r2").commit().ledger
@@ -240,7 +242,7 @@ def test_a_skip_is_due_when_its_transaction_has_the_turn(make: Any) -> None:
     assert due_skip(ledger) == 3
 
 
-def test_a_state_is_undoable_if_it_can_roll_back_or_does_not_hold_the_transaction(
+def test_a_transaction_can_be_undone_in_a_state_that_can_roll_back_or_does_not_contain_it(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_run(make, "r1", work=False)
@@ -253,13 +255,13 @@ def test_a_state_is_undoable_if_it_can_roll_back_or_does_not_hold_the_transactio
         assert undoable(ledger, states, 1) == {"opaque": True, "exact": undoes}
 
 
-def test_the_states_of_a_dag_are_the_states_of_its_committers(state: MemoryState) -> None:
+def test_the_states_of_a_dag_are_the_states_of_all_its_committers(state: MemoryState) -> None:
     other = MemoryState("other", values={"n": Count()})
     committers = [SimpleNamespace(updates=(update(state),)), SimpleNamespace(updates=(update(other),))]
     assert states_of(SimpleNamespace(tasks=[*committers, object()])) == {"words": state, "other": other}
 
 
-def test_a_user_defined_state_is_not_notified_of_a_skip_and_cannot_undo(
+def test_a_user_defined_state_is_not_notified_of_a_skip_and_a_skip_after_its_write_is_refused(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = Noted()
@@ -307,7 +309,7 @@ class Undoing:
         state.of[max(state.of, key=lambda txid: txid or 0)] = list(rows)
 
 
-def test_a_user_defined_state_with_undo_undoes_a_skipped_transaction(
+def test_a_user_defined_state_with_an_undo_method_undoes_a_skipped_transaction(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undoing = Undoing()
@@ -327,7 +329,7 @@ def test_a_user_defined_state_with_undo_undoes_a_skipped_transaction(
     assert undoing.total == 10
 
 
-def test_a_process_outranked_during_a_skip_lets_the_other_process_finish(
+def test_a_process_that_is_outranked_during_a_skip_waits_for_the_other_process_to_finish_it(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = MemoryState("slow", keys=["word"], values={"count": Count()})
@@ -354,7 +356,7 @@ def test_a_process_outranked_during_a_skip_lets_the_other_process_finish(
     assert len(others) == 1
 
 
-def test_a_skip_that_a_user_defined_state_fails_to_undo_stays_open_and_is_repeated(
+def test_a_skip_that_a_user_defined_state_fails_to_undo_stays_open_and_can_be_repeated(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undoing = Undoing()
@@ -372,7 +374,7 @@ def test_a_skip_that_a_user_defined_state_fails_to_undo_stays_open_and_is_repeat
     assert undoing.total == 0
 
 
-def test_a_retried_committer_starts_yielded_runs_after_a_kill_at_its_mark(
+def test_a_committer_that_was_killed_after_its_commit_starts_yielded_runs_in_its_next_try(
     make: Any, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
@@ -395,20 +397,22 @@ def test_a_retried_committer_starts_yielded_runs_after_a_kill_at_its_mark(
     assert airflow.started == ["r2"]
 
 
-def test_a_skip_waits_for_its_turn(make: Any, state: MemoryState) -> None:
+def test_a_requested_skip_waits_until_its_transaction_has_the_turn(make: Any, state: MemoryState) -> None:
     open_run(make, "r1")
     ledger = open_run(make, "r2").commit().ledger
     ledger.run(skip.note_skip, 2, WHY)
     assert isinstance(take_skip(ledger, 2, {state.name: state}, log=None), NotYet)
 
 
-def test_the_next_transaction_is_skipped_only_if_its_skip_is_noted(make: Any, state: MemoryState) -> None:
+def test_the_next_transaction_is_skipped_only_if_a_skip_was_requested(make: Any, state: MemoryState) -> None:
     first, _ = open_run(make, "r1"), open_run(make, "r2")
     assert first.commit_now() is None
     assert not [line for line in first.log.lines if "skipped" in line]
 
 
-def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state: MemoryState) -> None:
+def test_the_batch_of_a_readmitted_transaction_is_committed_once_under_a_new_txid(
+    make: Any, state: MemoryState
+) -> None:
     first = open_run(make, "r1")
     ledger = first.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
@@ -433,7 +437,7 @@ def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:
     yield_slot(run.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=blocking, txid=txid, log=run.log)
 
 
-def test_a_run_that_yields_fails_with_a_reason_and_the_previous_committer_restarts_it(
+def test_a_run_that_yields_fails_with_a_reason_and_the_committer_before_it_restarts_the_run(
     make: Any, airflow: Airflow, store: Any
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
@@ -452,7 +456,7 @@ def test_a_run_that_yields_fails_with_a_reason_and_the_previous_committer_restar
     assert (again.attempt.txid, again.attempt.attempt) == (2, 2)
 
 
-def test_a_run_without_a_transaction_yields_and_is_started_again(make: Any, airflow: Airflow) -> None:
+def test_a_run_without_a_transaction_can_yield_and_is_started_again(make: Any, airflow: Airflow) -> None:
     first, waiting = open_run(make, "r1"), make("r2", max_pending=1)
     with pytest.raises(AirflowFailException, match="yields"):
         yields(waiting, 1, None, "r1")
@@ -461,7 +465,7 @@ def test_a_run_without_a_transaction_yields_and_is_started_again(make: Any, airf
     assert airflow.started == ["r2"]
 
 
-def test_the_committer_waits_for_a_run_that_has_just_yielded_to_end(
+def test_the_committer_waits_until_a_run_that_has_just_yielded_has_ended(
     make: Any, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
@@ -473,7 +477,7 @@ def test_the_committer_waits_for_a_run_that_has_just_yielded_to_end(
     assert airflow.started == ["r2"]
 
 
-def test_yielded_runs_are_started_although_another_process_has_handed_over_the_turn(
+def test_yielded_runs_are_started_although_another_process_has_passed_on_the_turn(
     make: Any, airflow: Airflow, state: MemoryState
 ) -> None:
     first, second, third = (open_run(make, f"r{number}") for number in (1, 2, 3))
@@ -492,7 +496,9 @@ def test_yielded_runs_are_started_although_another_process_has_handed_over_the_t
     assert airflow.started == ["r3"]
 
 
-def test_a_yielded_run_is_not_restarted_while_the_next_run_waits_for_a_slot(make: Any, airflow: Airflow) -> None:
+def test_a_yielded_run_is_not_started_again_while_the_next_run_waits_for_a_run_slot(
+    make: Any, airflow: Airflow
+) -> None:
     first, _, third = open_run(make, "r1"), open_run(make, "r2"), open_run(make, "r3")
     with pytest.raises(AirflowFailException, match="yields"):
         yields(third, 1, 3, "r1")
@@ -512,7 +518,7 @@ def test_no_run_yields_while_the_dag_is_paused(make: Any, airflow: Airflow) -> N
     assert "is paused" in second.log.lines[-1]
 
 
-def test_only_the_leader_of_the_bids_yields(make: Any, airflow: Airflow) -> None:
+def test_only_the_waiting_run_that_leads_the_bids_yields_its_slot(make: Any, airflow: Airflow) -> None:
     open_run(make, "r1")
     second, third = open_run(make, "r2"), open_run(make, "r3")
     ledger = third.commit().ledger

@@ -66,7 +66,7 @@ def no_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "event"), CELLS)
-def test_the_advised_commands_recover_each_kind_of_state_from_each_event(
+def test_the_recommended_commands_recover_each_kind_of_state_after_each_event(
     make: Any, tmp_path: Path, name: str, event: str
 ) -> None:
     story = Story(make, KINDS[name](tmp_path))
@@ -80,17 +80,17 @@ def test_the_advised_commands_recover_each_kind_of_state_from_each_event(
     assert (without_txids(story.mended) == without_txids(truth) if is_again else story.mended == truth) is is_exact
 
 
-def test_each_public_state_has_a_row_in_the_recovery_table() -> None:
+def test_each_public_kind_of_state_has_a_row_in_the_recovery_table() -> None:
     named = {name.partition(" ")[0] for name in ANSWERS}
     assert named | ON_SERVERS | PARTS == public_kinds()
     assert KINDS.keys() == ANSWERS.keys()
 
 
-def test_each_event_occurs_for_at_least_one_kind_of_state() -> None:
+def test_each_event_in_the_recovery_table_applies_to_at_least_one_kind_of_state() -> None:
     assert {event for row in ANSWERS.values() for event in row} == set(EVENTS)
 
 
-def test_the_page_has_a_row_for_each_kind() -> None:
+def test_the_page_about_recovery_has_a_row_for_each_kind_of_state() -> None:
     page = (Path(__file__).parents[3] / "docs/howto/back-up.md").read_text()
     kinds = {re.sub(r" .*", "", name) for name in ANSWERS} | ON_SERVERS
     rows = [line for line in page.partition("## Kinds of states")[2].splitlines() if line.startswith("|")]

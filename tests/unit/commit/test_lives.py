@@ -222,7 +222,7 @@ stores = pytest.mark.parametrize("where", [InMemory, InSqlite])
 
 @stores
 @pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
-def test_a_backup_from_before_a_change_is_noticed_even_without_a_later_transaction(
+def test_a_restored_backup_that_lacks_an_accepted_change_is_noticed_at_the_next_commit(
     lines: Lines, where: Any, made: Any
 ) -> None:
     line = lines(where, made)
@@ -234,7 +234,7 @@ def test_a_backup_from_before_a_change_is_noticed_even_without_a_later_transacti
 
 @stores
 @pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
-def test_a_repeated_change_is_confirmed_by_its_number_and_the_roll_forward_continues(
+def test_a_roll_forward_continues_after_a_person_has_repeated_a_lost_change_and_confirmed_it(
     lines: Lines, where: Any, made: Any
 ) -> None:
     line = lines(where, made)
@@ -248,7 +248,7 @@ def test_a_repeated_change_is_confirmed_by_its_number_and_the_roll_forward_conti
     assert line.findings() == ()
 
 
-def test_an_unwanted_change_is_dropped_by_its_number_and_commits_continue(line: Line) -> None:
+def test_commits_continue_after_a_person_has_dropped_an_unwanted_change_by_its_number(line: Line) -> None:
     line.change_gone()
     assert line.roll(unchanged=[1]) == []
     line.commit(a=3)
@@ -256,7 +256,7 @@ def test_an_unwanted_change_is_dropped_by_its_number_and_commits_continue(line: 
     assert line.findings() == ()
 
 
-def test_a_roll_forward_reports_a_missing_change_after_the_last_transaction(line: Line) -> None:
+def test_a_roll_forward_reports_a_missing_change_that_was_made_after_the_last_transaction(line: Line) -> None:
     line.commit(a=5, b=7)
     kept = line.backup()
     line.commit(a=1)
@@ -270,7 +270,7 @@ def test_a_roll_forward_reports_a_missing_change_after_the_last_transaction(line
     assert line.findings() == ()
 
 
-def test_a_roll_forward_distinguishes_two_cancelling_changes_by_their_place(line: Line) -> None:
+def test_a_roll_forward_recognizes_two_changes_that_cancel_each_other_out(line: Line) -> None:
     line.commit(a=100, b=0, c=1)
     line.edit("b", 40)
     line.commit(c=1)
@@ -286,7 +286,7 @@ def test_a_roll_forward_distinguishes_two_cancelling_changes_by_their_place(line
 
 
 @stores
-def test_a_roll_forward_asks_about_a_change_that_the_totals_do_not_show(lines: Lines, where: Any) -> None:
+def test_a_roll_forward_asks_about_a_change_that_is_not_visible_in_the_totals(lines: Lines, where: Any) -> None:
     line = lines(where, Max())
     line.commit(a=100, b=1)
     kept = line.backup()
@@ -301,7 +301,7 @@ def test_a_roll_forward_asks_about_a_change_that_the_totals_do_not_show(lines: L
     assert line.values() == {"a": 101}
 
 
-def test_the_place_of_a_change_counts_and_not_the_time_of_its_acceptance(line: Line) -> None:
+def test_a_roll_forward_orders_a_change_by_its_preceding_transaction_and_not_by_its_acceptance(line: Line) -> None:
     line.commit(a=1, b=1)
     kept = line.backup()
     by_hand(line.place, "a", 0)
@@ -319,7 +319,7 @@ def test_the_place_of_a_change_counts_and_not_the_time_of_its_acceptance(line: L
 
 
 @pytest.mark.parametrize("after", [-1, 3])
-def test_accepting_a_change_after_an_unknown_transaction_is_refused(line: Line, after: int) -> None:
+def test_an_acceptance_of_a_change_after_an_unknown_transaction_is_refused(line: Line, after: int) -> None:
     line.commit(a=1)
     line.commit(a=1)
     by_hand(line.place, "a", None)
@@ -329,7 +329,9 @@ def test_accepting_a_change_after_an_unknown_transaction_is_refused(line: Line, 
 
 @stores
 @pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
-def test_a_backup_from_after_a_change_is_rolled_forward_without_a_question(lines: Lines, where: Any, made: Any) -> None:
+def test_a_roll_forward_of_a_backup_that_contains_the_change_asks_no_question(
+    lines: Lines, where: Any, made: Any
+) -> None:
     line = lines(where, made)
     line.commit(a=100, b=1)
     line.edit("b", None)
@@ -341,7 +343,7 @@ def test_a_backup_from_after_a_change_is_rolled_forward_without_a_question(lines
     assert line.values() == truth
 
 
-def test_a_roll_forward_restores_a_mark_of_change_missing_from_the_fence(lines: Lines) -> None:
+def test_a_roll_forward_restores_the_number_of_the_last_change_in_the_fence(lines: Lines) -> None:
     line = lines(InMemory)
     line.commit(a=50, b=7)
     line.edit("a", None)
@@ -381,7 +383,9 @@ POINTS = ["accept_change.noted", "accept_change.kept"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_interrupted_acceptance_stops_commits_until_it_is_repeated(line: Line, kills: Any, point: str) -> None:
+def test_an_interrupted_acceptance_of_a_change_stops_commits_until_it_is_repeated(
+    line: Line, kills: Any, point: str
+) -> None:
     line.commit(a=50, b=7)
     kills(value_acceptance, point)
     with pytest.raises(OSError, match="killed"):
@@ -399,7 +403,7 @@ def test_an_interrupted_acceptance_stops_commits_until_it_is_repeated(line: Line
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_change_after_an_interrupted_acceptance_is_accepted_as_another_change(
+def test_a_second_change_after_an_interrupted_acceptance_is_accepted_as_a_separate_change(
     line: Line, kills: Any, point: str
 ) -> None:
     line.commit(a=50, b=7)
@@ -413,14 +417,14 @@ def test_a_change_after_an_interrupted_acceptance_is_accepted_as_another_change(
     assert line.findings() == ()
 
 
-def test_a_change_that_was_accepted_completely_cannot_be_accepted_again(line: Line) -> None:
+def test_a_change_whose_acceptance_is_complete_cannot_be_accepted_again(line: Line) -> None:
     line.commit(a=50, b=7)
     line.edit("a", None)
     with pytest.raises(AcceptanceRefused, match="its values match its receipts"):
         line.accept()
 
 
-def test_a_state_whose_fence_cannot_name_changes_needs_no_mark_of_change(
+def test_a_state_accepts_changes_although_its_fence_cannot_store_their_numbers(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = lines(InMemory)
@@ -433,7 +437,7 @@ def test_a_state_whose_fence_cannot_name_changes_needs_no_mark_of_change(
     assert [each.number for each in line.journal().changes()] == [1]
 
 
-def test_values_from_before_an_accepted_loss_restored_without_their_fence_are_noticed(lines: Lines) -> None:
+def test_values_without_a_fence_from_a_backup_older_than_an_accepted_loss_are_noticed(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1, b=2)
     line.commit(c=3, d=4)
@@ -449,7 +453,7 @@ def test_values_from_before_an_accepted_loss_restored_without_their_fence_are_no
 # --- a ledger that is lost ------------------------------------------------------------------------------------------
 
 
-def test_a_rebuilt_ledger_knows_a_change_from_its_copy_in_the_journal(line: Line) -> None:
+def test_a_rebuilt_ledger_restores_an_accepted_change_from_the_journal(line: Line) -> None:
     line.change_gone()
     line.lose_ledger()
     assert [(each.number, each.what) for each in line.repairs] == [(1, "accept-change"), (2, "ledger-lost")]
@@ -457,7 +461,7 @@ def test_a_rebuilt_ledger_knows_a_change_from_its_copy_in_the_journal(line: Line
         line.commit(a=3)
 
 
-def test_repair_numbers_never_fall_below_the_change_named_in_a_fence(line: Line) -> None:
+def test_numbers_of_new_repairs_are_higher_than_the_number_of_the_change_in_a_fence(line: Line) -> None:
     line.commit(a=50, b=7)
     line.edit("a", 51)
     line.edit("a", 52)
@@ -469,7 +473,7 @@ def test_repair_numbers_never_fall_below_the_change_named_in_a_fence(line: Line)
     assert line.values() == {"a": 53, "b": 7}
 
 
-def test_a_rebuilt_ledger_accepts_a_state_that_contains_its_change(line: Line) -> None:
+def test_a_rebuilt_ledger_accepts_a_state_that_contains_its_accepted_change(line: Line) -> None:
     line.commit(a=50, b=7)
     line.edit("a", None)
     line.lose_ledger()
@@ -481,7 +485,7 @@ def test_a_rebuilt_ledger_accepts_a_state_that_contains_its_change(line: Line) -
 # --- accepted losses ------------------------------------------------------------------------------------------------
 
 
-def test_accepting_a_loss_after_a_look_names_the_last_transaction_and_the_exact_gap(line: Line) -> None:
+def test_the_acceptance_of_a_loss_names_the_last_transaction_in_the_state_and_the_exact_gap(line: Line) -> None:
     line.backups(1, 10, 100)[1]()
     assert line.lose().endswith("what it holds now is accepted: its transactions up to 1")
     line.commit(a=1000)
@@ -505,7 +509,7 @@ def test_a_backup_other_than_the_accepted_one_is_refused(line: Line) -> None:
     assert line.findings() == ()
 
 
-def test_a_state_lost_completely_after_its_loss_was_accepted_is_refused(line: Line) -> None:
+def test_a_state_that_loses_all_values_after_its_loss_was_accepted_is_refused(line: Line) -> None:
     empty, kept, _ = line.backups(1, 10)
     kept()
     line.lose()
@@ -514,7 +518,7 @@ def test_a_state_lost_completely_after_its_loss_was_accepted_is_refused(line: Li
         line.commit(a=100)
 
 
-def test_a_backup_restored_after_an_empty_state_was_accepted_is_refused(line: Line) -> None:
+def test_a_backup_that_is_restored_after_an_empty_state_was_accepted_is_refused(line: Line) -> None:
     empty, kept, _ = line.backups(1, 10)
     empty()
     assert line.seen().found == 0
@@ -524,7 +528,7 @@ def test_a_backup_restored_after_an_empty_state_was_accepted_is_refused(line: Li
         line.commit(a=100)
 
 
-def test_values_set_back_without_their_accepted_fence_are_refused(lines: Lines) -> None:
+def test_older_values_that_are_restored_without_their_accepted_fence_are_refused(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1)
     line.commit(b=10)
@@ -538,7 +542,7 @@ def test_values_set_back_without_their_accepted_fence_are_refused(lines: Lines) 
     assert line.values() == {"a": 1}
 
 
-def test_any_backup_is_accepted_after_a_loss_was_accepted_unseen(line: Line) -> None:
+def test_any_backup_is_accepted_if_the_loss_was_accepted_without_reading_the_state(line: Line) -> None:
     _, older, newer, _ = line.backups(1, 10, 100)
     newer()
     line.lose(unseen=True)
@@ -554,14 +558,14 @@ def test_a_transaction_that_a_state_has_lost_cannot_be_restated(line: Line) -> N
         line.commit(instead_of=2, a=20)
 
 
-def test_a_transaction_that_a_state_kept_through_a_loss_can_be_restated(line: Line) -> None:
+def test_a_transaction_that_a_state_still_contains_after_a_loss_can_be_restated(line: Line) -> None:
     line.gap()
     line.commit(instead_of=1, a=2)
     assert line.values() == {"a": 102}
     assert line.findings() == ()
 
 
-def test_a_backup_from_before_a_loss_restores_the_lost_transactions(line: Line) -> None:
+def test_a_backup_older_than_an_accepted_loss_restores_the_lost_transactions(line: Line) -> None:
     _, older, newer, _ = line.backups(1, 10, 100)
     older()
     line.lose()
@@ -573,7 +577,7 @@ def test_a_backup_from_before_a_loss_restores_the_lost_transactions(line: Line) 
     assert line.findings() == ()
 
 
-def test_a_loss_followed_by_a_skip_stays_accepted(line: Line) -> None:
+def test_a_loss_stays_accepted_if_a_skip_follows_it(line: Line) -> None:
     line.commit(a=1)
     kept = line.backup()
     line.commit(b=10)
@@ -585,7 +589,7 @@ def test_a_loss_followed_by_a_skip_stays_accepted(line: Line) -> None:
     assert line.values() == {"a": 1}
 
 
-def test_a_backup_from_after_a_loss_keeps_the_loss(line: Line) -> None:
+def test_a_backup_newer_than_an_accepted_loss_keeps_the_gap(line: Line) -> None:
     line.gap()
     later = line.backup()
     line.commit(a=1000)
@@ -595,7 +599,7 @@ def test_a_backup_from_after_a_loss_keeps_the_loss(line: Line) -> None:
     assert line.findings() == ()
 
 
-def test_a_roll_forward_asks_about_a_change_that_may_have_compensated_a_restored_loss(line: Line) -> None:
+def test_a_roll_forward_asks_about_a_change_that_may_have_compensated_for_a_restored_loss(line: Line) -> None:
     _, _, newer = line.gap()
     line.edit("a", 111)
     newer()
@@ -607,7 +611,7 @@ def test_a_roll_forward_asks_about_a_change_that_may_have_compensated_a_restored
 
 
 @stores
-def test_a_state_lost_completely_after_an_accepted_loss_keeps_the_gap(lines: Lines, where: Any) -> None:
+def test_the_roll_forward_of_an_empty_state_after_an_accepted_loss_keeps_the_gap(lines: Lines, where: Any) -> None:
     line = lines(where)
     empty, *_ = line.gap()
     empty()
@@ -619,7 +623,9 @@ def test_a_state_lost_completely_after_an_accepted_loss_keeps_the_gap(lines: Lin
 
 
 @stores
-def test_a_state_lost_completely_after_an_unseen_loss_gets_all_rows_again(lines: Lines, where: Any) -> None:
+def test_an_empty_state_gets_all_rows_again_if_its_loss_was_accepted_without_reading_the_state(
+    lines: Lines, where: Any
+) -> None:
     line = lines(where)
     empty, *_ = line.backups(1, 10)
     line.lose(unseen=True)
@@ -630,7 +636,9 @@ def test_a_state_lost_completely_after_an_unseen_loss_gets_all_rows_again(lines:
 
 
 @stores
-def test_a_state_empty_after_an_unseen_loss_holds_no_earlier_transaction(lines: Lines, where: Any) -> None:
+def test_the_first_commit_after_a_loss_accepted_without_reading_records_an_empty_state(
+    lines: Lines, where: Any
+) -> None:
     line = lines(where)
     empty, _ = line.backups(1)
     line.lose(unseen=True)
@@ -644,7 +652,7 @@ def test_a_state_empty_after_an_unseen_loss_holds_no_earlier_transaction(lines: 
     assert "at this place" in told
 
 
-def test_a_change_lost_in_an_accepted_loss_is_no_longer_expected(line: Line) -> None:
+def test_a_change_that_was_part_of_an_accepted_loss_is_no_longer_expected(line: Line) -> None:
     line.commit(a=1)
     kept = line.backup()
     line.edit("a", 5)
@@ -679,7 +687,7 @@ def renamed(line: Line) -> SqlState:
     return moved
 
 
-def test_a_backup_from_before_a_rename_is_rolled_forward_after_the_table_is_renamed(lines: Lines) -> None:
+def test_a_backup_from_before_a_rename_is_rolled_forward_after_its_table_is_renamed(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1)
     kept = line.backup()
@@ -699,7 +707,7 @@ def test_a_backup_from_before_a_rename_is_rolled_forward_after_the_table_is_rena
     assert moved.read() == [{"word": "a", "count": 1111}]
 
 
-def test_a_missing_change_of_a_state_that_was_renamed_later_is_noticed(lines: Lines) -> None:
+def test_a_change_that_is_missing_in_a_backup_is_noticed_although_the_state_was_renamed_later(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1, b=1)
     kept = line.backup()
@@ -718,7 +726,7 @@ def state_in(folder: Path, name: str, where: Any) -> Any:
     return where(folder / name, "opaque")
 
 
-def test_a_completely_lost_state_is_rolled_forward_from_its_first_transaction(
+def test_a_state_that_is_lost_completely_is_rolled_forward_from_its_first_transaction(
     lines: Lines, where: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__HISTORY", "4")
@@ -737,7 +745,9 @@ def test_a_completely_lost_state_is_rolled_forward_from_its_first_transaction(
     assert line.findings() == ()
 
 
-def test_a_state_that_was_not_empty_at_its_first_transaction_is_not_rolled_forward(lines: Lines, where: Any) -> None:
+def test_an_empty_state_is_not_rolled_forward_if_it_may_have_had_values_before_its_first_use(
+    lines: Lines, where: Any
+) -> None:
     line = lines(where)
     empty, _ = line.backups(1)
     if where is InSqlite:
@@ -765,7 +775,9 @@ def rename_away(line: Line) -> None:
 
 
 @pytest.mark.parametrize("gone", [forget_and_come_back, rename_away])
-def test_a_new_state_with_a_reused_name_gets_only_its_own_transactions(lines: Lines, gone: Any) -> None:
+def test_a_new_state_with_a_reused_name_is_rolled_forward_only_with_its_own_transactions(
+    lines: Lines, gone: Any
+) -> None:
     line = lines(InMemory)
     line.states.append(MemoryState("other", keys=["word"], values={"count": Sum()}))
     line.commit(a=1)
@@ -793,7 +805,7 @@ def given_before(line: Line, gone: Callable[[Line], None]) -> None:
     line.commit(a=10)
 
 
-def test_a_restatement_takes_no_old_value_back_from_a_state_with_a_reused_name(lines: Lines) -> None:
+def test_a_restatement_takes_back_no_value_of_an_older_state_with_the_same_name(lines: Lines) -> None:
     line = lines(InMemory)
     given_before(line, rename_away)
     line.commit(instead_of=1, a=100)
@@ -801,7 +813,7 @@ def test_a_restatement_takes_no_old_value_back_from_a_state_with_a_reused_name(l
     assert line.findings() == ()
 
 
-def test_a_restatement_of_a_transaction_from_before_a_state_was_forgotten_is_refused(lines: Lines) -> None:
+def test_a_restatement_of_a_transaction_from_before_its_state_was_forgotten_is_refused(lines: Lines) -> None:
     line = lines(InMemory)
     given_before(line, forget_and_come_back)
     with pytest.raises(NotTakenBack, match=r"state 'words \(forgotten before transaction 2\)'"):
@@ -813,7 +825,7 @@ def test_a_restatement_of_a_transaction_from_before_a_state_was_forgotten_is_ref
 
 
 @stores
-def test_a_roll_forward_repeats_the_replacements_of_a_restatement(lines: Lines, where: Any) -> None:
+def test_a_roll_forward_repeats_a_restatement_exactly(lines: Lines, where: Any) -> None:
     line = lines(where, Max())
     line.commit(b=7)
     line.commit(a=50)
@@ -842,7 +854,7 @@ def changed_between(line: Line) -> Callable[[], None]:
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("how", "value"), [("changed", 100), ("unchanged", 101)])
-def test_a_roll_forward_with_a_change_in_between_can_be_killed_anywhere_and_repeated(
+def test_a_roll_forward_with_an_accepted_change_can_be_killed_at_any_request_and_repeated(
     line: Line, how: str, value: int, apart: bool
 ) -> None:
     kept = changed_between(line)
@@ -882,43 +894,51 @@ def by_lines(test: Any, *more: Any) -> Callable[[Given], None]:
 
 
 def young(given: Given) -> None:
-    test_a_completely_lost_state_is_rolled_forward_from_its_first_transaction(given.lines, InMemory, given.patch)
+    test_a_state_that_is_lost_completely_is_rolled_forward_from_its_first_transaction(
+        given.lines, InMemory, given.patch
+    )
 
 
-noticed = by_lines(test_a_backup_from_before_a_change_is_noticed_even_without_a_later_transaction, InMemory, Sum())
-cancel = by_line(test_a_roll_forward_distinguishes_two_cancelling_changes_by_their_place)
-asked = by_lines(test_a_roll_forward_asks_about_a_change_that_the_totals_do_not_show, InMemory)
-healed = by_line(test_a_roll_forward_asks_about_a_change_that_may_have_compensated_a_restored_loss)
-made_again = by_lines(test_a_repeated_change_is_confirmed_by_its_number_and_the_roll_forward_continues, InMemory, Max())
-with_change = by_lines(test_a_backup_from_after_a_change_is_rolled_forward_without_a_question, InMemory, Max())
-unwanted = by_line(test_an_unwanted_change_is_dropped_by_its_number_and_commits_continue)
-where_made = by_line(test_the_place_of_a_change_counts_and_not_the_time_of_its_acceptance)
+noticed = by_lines(test_a_restored_backup_that_lacks_an_accepted_change_is_noticed_at_the_next_commit, InMemory, Sum())
+cancel = by_line(test_a_roll_forward_recognizes_two_changes_that_cancel_each_other_out)
+asked = by_lines(test_a_roll_forward_asks_about_a_change_that_is_not_visible_in_the_totals, InMemory)
+healed = by_line(test_a_roll_forward_asks_about_a_change_that_may_have_compensated_for_a_restored_loss)
+made_again = by_lines(
+    test_a_roll_forward_continues_after_a_person_has_repeated_a_lost_change_and_confirmed_it, InMemory, Max()
+)
+with_change = by_lines(test_a_roll_forward_of_a_backup_that_contains_the_change_asks_no_question, InMemory, Max())
+unwanted = by_line(test_commits_continue_after_a_person_has_dropped_an_unwanted_change_by_its_number)
+where_made = by_line(test_a_roll_forward_orders_a_change_by_its_preceding_transaction_and_not_by_its_acceptance)
 another = by_line(test_a_backup_other_than_the_accepted_one_is_refused)
-alone = by_lines(test_values_set_back_without_their_accepted_fence_are_refused)
+alone = by_lines(test_older_values_that_are_restored_without_their_accepted_fence_are_refused)
 not_taken = by_line(test_a_transaction_that_a_state_has_lost_cannot_be_restated)
-exact = by_line(test_accepting_a_loss_after_a_look_names_the_last_transaction_and_the_exact_gap)
-older = by_line(test_a_backup_from_before_a_loss_restores_the_lost_transactions)
-gap = by_lines(test_a_state_lost_completely_after_an_accepted_loss_keeps_the_gap, InMemory)
-unknown_gap = by_lines(test_a_state_lost_completely_after_an_unseen_loss_gets_all_rows_again, InMemory)
-emptied = by_lines(test_a_state_empty_after_an_unseen_loss_holds_no_earlier_transaction, InMemory)
-gone = by_line(test_a_change_lost_in_an_accepted_loss_is_no_longer_expected)
-copied = by_line(test_a_rebuilt_ledger_knows_a_change_from_its_copy_in_the_journal)
-numbered = by_line(test_repair_numbers_never_fall_below_the_change_named_in_a_fence)
-before_renaming = by_lines(test_a_backup_from_before_a_rename_is_rolled_forward_after_the_table_is_renamed)
-skip_after_a_loss = by_line(test_a_loss_followed_by_a_skip_stays_accepted)
-taken_name = by_lines(test_a_restatement_takes_no_old_value_back_from_a_state_with_a_reused_name)
-was_forgotten = by_lines(test_a_restatement_of_a_transaction_from_before_a_state_was_forgotten_is_refused)
-not_empty = by_lines(test_a_state_that_was_not_empty_at_its_first_transaction_is_not_rolled_forward, InMemory)
-replaced = by_lines(test_a_roll_forward_repeats_the_replacements_of_a_restatement, InMemory)
+exact = by_line(test_the_acceptance_of_a_loss_names_the_last_transaction_in_the_state_and_the_exact_gap)
+older = by_line(test_a_backup_older_than_an_accepted_loss_restores_the_lost_transactions)
+gap = by_lines(test_the_roll_forward_of_an_empty_state_after_an_accepted_loss_keeps_the_gap, InMemory)
+unknown_gap = by_lines(
+    test_an_empty_state_gets_all_rows_again_if_its_loss_was_accepted_without_reading_the_state, InMemory
+)
+emptied = by_lines(test_the_first_commit_after_a_loss_accepted_without_reading_records_an_empty_state, InMemory)
+gone = by_line(test_a_change_that_was_part_of_an_accepted_loss_is_no_longer_expected)
+copied = by_line(test_a_rebuilt_ledger_restores_an_accepted_change_from_the_journal)
+numbered = by_line(test_numbers_of_new_repairs_are_higher_than_the_number_of_the_change_in_a_fence)
+before_renaming = by_lines(test_a_backup_from_before_a_rename_is_rolled_forward_after_its_table_is_renamed)
+skip_after_a_loss = by_line(test_a_loss_stays_accepted_if_a_skip_follows_it)
+taken_name = by_lines(test_a_restatement_takes_back_no_value_of_an_older_state_with_the_same_name)
+was_forgotten = by_lines(test_a_restatement_of_a_transaction_from_before_its_state_was_forgotten_is_refused)
+not_empty = by_lines(test_an_empty_state_is_not_rolled_forward_if_it_may_have_had_values_before_its_first_use, InMemory)
+replaced = by_lines(test_a_roll_forward_repeats_a_restatement_exactly, InMemory)
 
 
 def unnamed(given: Given) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        test_a_state_whose_fence_cannot_name_changes_needs_no_mark_of_change(given.lines, patch)
+        test_a_state_accepts_changes_although_its_fence_cannot_store_their_numbers(given.lines, patch)
 
 
 def repeated(given: Given) -> None:
-    test_an_interrupted_acceptance_stops_commits_until_it_is_repeated(given.lines(InMemory), given.kills, POINTS[0])
+    test_an_interrupted_acceptance_of_a_change_stops_commits_until_it_is_repeated(
+        given.lines(InMemory), given.kills, POINTS[0]
+    )
 
 
 LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
@@ -955,7 +975,9 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
-def test_the_tests_find_each_removed_rule(rule: Any, lines: Lines, kills: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rule_of_the_life_of_a_state_is_covered_by_a_test_that_fails_without_the_rule(
+    rule: Any, lines: Lines, kills: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told, function, old, new, noticed_by = rule
     given = Given(lines, kills, monkeypatch)
     with applied(Mutant(told, ((function, old, new),), ONE)):

@@ -78,7 +78,7 @@ def test_only_the_newest_attempt_waits_for_messages_and_only_until_it_is_process
     assert not is_processing(None, 1)
 
 
-def test_the_status_of_a_transaction_shows_how_many_trees_it_waits_for(run: MessageRun) -> None:
+def test_the_status_of_a_transaction_shows_how_many_trees_are_still_open(run: MessageRun) -> None:
     run.begin()
     run.work(3)
     (view,) = topology_view(run.spec.memory, run.spec.paths).transactions
@@ -122,7 +122,7 @@ def test_a_failed_message_fails_its_attempt_and_the_next_attempt_refuses_older_m
     assert run.count == 10
 
 
-def test_messages_that_are_not_acked_in_time_fail_the_attempt(make: Any) -> None:
+def test_messages_that_are_not_acked_before_the_time_limit_fail_the_attempt(make: Any) -> None:
     run: MessageRun = make(message_timeout=1e-6)
     run.begin()
     run.work(3)
@@ -135,7 +135,7 @@ def test_messages_that_are_not_acked_in_time_fail_the_attempt(make: Any) -> None
     assert run.count == 0
 
 
-def test_messages_that_were_acked_in_time_are_not_too_late_afterwards(make: Any) -> None:
+def test_messages_that_were_acked_in_time_do_not_time_out_afterwards(make: Any) -> None:
     run: MessageRun = make(message_timeout=1e-6)
     run.begin()
     run.ack(*run.work())
@@ -143,7 +143,7 @@ def test_messages_that_were_acked_in_time_are_not_too_late_afterwards(make: Any)
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(59.999, False), (60.0, True), (61.0, True)])
-def test_the_time_limit_for_messages_is_measured_from_begin(seconds: float, late: bool) -> None:
+def test_the_time_limit_for_messages_starts_at_begin(seconds: float, late: bool) -> None:
     trees = TreeReport(emitted={TaskTry("count", -1, "try"): 2}, open={"count": 1}, twice={})
     ackers: Any = SimpleNamespace(report=lambda origin: trees)
     began = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -172,7 +172,7 @@ def test_the_source_is_notified_of_failed_messages(make: Any) -> None:
     assert "processing_timeout" in reason
 
 
-def test_a_message_that_was_acked_twice_fails_the_attempt(run: MessageRun) -> None:
+def test_a_message_that_was_acked_twice_fails_its_attempt(run: MessageRun) -> None:
     run.begin()
     with run.collector.process(*run.work()) as root:
         word = root.emit()
@@ -203,7 +203,7 @@ def test_ackers_that_stay_unreachable_until_the_time_limit_fail_the_attempt(make
         run.commit_now()
 
 
-def test_ackers_that_come_back_empty_prevent_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
+def test_ackers_that_restart_without_their_data_prevent_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
     run.begin()
     run.work(2)
     acker_nodes.restore(())
@@ -212,7 +212,9 @@ def test_ackers_that_come_back_empty_prevent_the_commit(run: MessageRun, acker_n
     assert run.count == 0
 
 
-def test_ackers_set_back_to_before_some_trees_prevent_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
+def test_ackers_that_were_restored_to_a_state_with_fewer_trees_prevent_the_commit(
+    run: MessageRun, acker_nodes: MemoryStore
+) -> None:
     run.begin()
     processing = run.start()
     run.ack(CurrentBatch(processing).emit())
@@ -224,7 +226,7 @@ def test_ackers_set_back_to_before_some_trees_prevent_the_commit(run: MessageRun
         run.commit_now()
 
 
-def test_a_retried_begin_opens_the_attempt_that_the_failed_begin_did_not_open(run: MessageRun) -> None:
+def test_a_retried_begin_opens_the_attempt_in_the_ackers_if_the_failed_begin_did_not(run: MessageRun) -> None:
     run.spec.broken.append(AWAY)
     with pytest.raises(AckersUnavailable):
         run.begin()
@@ -244,7 +246,7 @@ def test_a_task_that_has_emitted_messages_cannot_be_retried_in_the_same_attempt(
     assert run.commit_now() is None
 
 
-def test_messages_of_a_try_replaced_by_a_try_without_messages_are_noticed(run: MessageRun) -> None:
+def test_messages_of_an_earlier_try_are_noticed_although_the_last_try_emitted_no_messages(run: MessageRun) -> None:
     run.begin()
     run.ack(CurrentBatch(run.start()).emit())
     run.finish(run.start())
@@ -252,7 +254,7 @@ def test_messages_of_a_try_replaced_by_a_try_without_messages_are_noticed(run: M
         run.commit_now()
 
 
-def test_a_transaction_that_was_processed_does_not_ask_the_ackers_again(
+def test_the_commit_of_a_processed_transaction_does_not_query_the_ackers_again(
     run: MessageRun, acker_nodes: MemoryStore
 ) -> None:
     run.begin()
@@ -277,7 +279,7 @@ def test_failed_messages_do_not_fail_a_processed_transaction(run: MessageRun) ->
 # --- of an application
 
 
-def test_a_commit_waits_for_messages_of_an_application_as_for_messages_of_its_task(run: MessageRun) -> None:
+def test_a_commit_waits_for_the_messages_of_a_spark_application_as_for_messages_of_its_task(run: MessageRun) -> None:
     run.begin()
     processing = run.start()
     origin = origin_of("numbers", run.begun.attempt, run.begun.incarnation)
@@ -291,7 +293,7 @@ def test_a_commit_waits_for_messages_of_an_application_as_for_messages_of_its_ta
     assert run.commit_now() is None
 
 
-def test_a_retry_does_not_resume_an_earlier_application_that_has_emitted_messages(run: MessageRun) -> None:
+def test_a_retry_cannot_resume_an_earlier_spark_application_that_has_emitted_messages(run: MessageRun) -> None:
     run.begin()
     messages, earlier = run.start().messages, TaskTry("count", -1, "earlier")
     messages.add_application(0, earlier)
@@ -302,7 +304,7 @@ def test_a_retry_does_not_resume_an_earlier_application_that_has_emitted_message
 # --- without tracking
 
 
-def test_without_ackers_the_commit_does_not_wait_for_messages(make: Any) -> None:
+def test_without_ackers_the_commit_waits_for_no_messages(make: Any) -> None:
     run: MessageRun = make(ackers=0)
     run.begin()
     (reference,) = run.work()
@@ -318,7 +320,7 @@ def test_the_commit_does_not_wait_for_an_untracked_message(run: MessageRun) -> N
     assert run.commit_now() is None
 
 
-def test_messages_that_no_commit_waits_for_are_refused_unless_they_are_untracked(make: Any) -> None:
+def test_tracked_messages_that_no_commit_waits_for_are_refused(make: Any) -> None:
     without: MessageRun = make(ackers=None)
     without.begin()
     with pytest.raises(TransactionDefinitionError, match=r"task count emits messages. Write .*ackers=1"):
@@ -359,7 +361,7 @@ def test_a_waiting_committer_is_woken_when_the_last_message_is_acked(beside: Mes
     assert _trigger(beside).event(store) == {"reason": "its record changed"}
 
 
-def test_failed_or_late_messages_or_a_changed_record_wake_a_waiting_committer(
+def test_a_failed_message_or_a_late_message_or_a_changed_record_wakes_a_waiting_committer(
     beside: MessageRun, store: CountingStore
 ) -> None:
     failed, _ = beside.work(2)
@@ -372,7 +374,7 @@ def test_failed_or_late_messages_or_a_changed_record_wake_a_waiting_committer(
     assert _trigger(beside).event(store) == {"reason": "its record changed"}
 
 
-def test_the_messages_trigger_can_be_rebuilt_from_its_fields(
+def test_the_trigger_for_messages_can_be_created_again_from_its_serialized_fields(
     beside: MessageRun, store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("shared_store", "shared_watched_store"):

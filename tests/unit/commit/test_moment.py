@@ -121,7 +121,7 @@ def makes(make: Any, shop: Database) -> Callable[..., Makes]:
 
 
 @pytest.mark.parametrize("names", [(TABLE, TOTALS), (TABLE, TOTALS, GUARD), (TABLE, ELSEWHERE, TOTALS)])
-def test_the_states_of_one_database_are_written_in_one_transaction(
+def test_all_states_of_one_database_are_written_in_one_transaction_of_the_database(
     makes: Any, shop: Database, names: tuple[str, ...]
 ) -> None:
     made = makes(*names)
@@ -133,7 +133,7 @@ def test_the_states_of_one_database_are_written_in_one_transaction(
     assert shop.asked("SELECT tx_txid, word, count FROM seen ORDER BY 1, 2") == [(1, "a", 1), (2, "a", 2), (2, "b", 3)]
 
 
-def test_a_guard_behind_states_sees_their_rows(makes: Any, shop: Database) -> None:
+def test_a_guard_that_is_written_after_the_states_reads_their_new_rows(makes: Any, shop: Database) -> None:
     made = makes(TOTALS, GUARD)
     committed(made, rows(a=1))
     committed(made, rows(a=2, b=3))
@@ -173,7 +173,7 @@ def test_a_replay_with_other_rows_replaces_the_rows_in_all_states(makes: Any, sh
     assert shop.asked("SELECT sum(count) FROM totals") == shop.asked("SELECT sum(count) FROM seen") == [(5,)]
 
 
-def test_the_log_names_the_states_that_are_written_together(makes: Any) -> None:
+def test_the_log_names_the_states_that_one_transaction_of_the_database_writes(makes: Any) -> None:
     run = committed(makes(TABLE, ELSEWHERE, TOTALS), rows(a=1))
     assert "One transaction of the database writes url.seen, url.totals" in run.log.lines
 
@@ -186,7 +186,7 @@ def promised(names: list[Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("small")
-def test_updates_with_together_are_written_in_one_transaction_despite_many_rows(
+def test_updates_with_the_option_together_are_written_in_one_transaction_even_with_many_rows(
     make: Any, shop: Database, area: StagingArea
 ) -> None:
     totals = replace(update(shop.states[TOTALS]), new_values="totals")
@@ -207,7 +207,7 @@ def exact(shop: Database, name: str) -> SqlState:
     return SqlState.from_url(url, table=name, keys=["word"], values={"count": Sum()}, kind="transactional")
 
 
-def test_the_output_for_states_in_one_database_may_change_only_until_it_is_written(
+def test_the_output_for_states_of_one_database_may_change_only_until_it_is_written(
     make: Any, shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(Makes(make, updates=[update(exact(shop, "one")), update(exact(shop, "two"))]), rows(a=1))
@@ -224,7 +224,7 @@ def test_the_output_for_states_in_one_database_may_change_only_until_it_is_writt
 
 
 @pytest.mark.parametrize("name", [TABLE, GUARD])
-def test_a_state_that_takes_all_rows_at_once_refuses_parts(shop: Database, name: str) -> None:
+def test_a_state_that_needs_all_rows_at_once_refuses_an_update_in_parts(shop: Database, name: str) -> None:
     state, grant = shop.states[name], Grants()(1)
     in_parts = StateWrite(state.name, grant, raising=True, parts=lambda: iter([(0, RowTally(rows(a=1)))]))
     with pytest.raises(StateError, match="it received only a part of an update"):
@@ -260,7 +260,7 @@ def test_a_restatement_of_a_missing_key_changes_no_state(makes: Any, shop: Datab
     assert shop.content() == before
 
 
-def test_a_replayed_restatement_starts_from_the_keys_before_the_failed_attempt(makes: Any, shop: Database) -> None:
+def test_a_replayed_restatement_starts_from_the_values_before_the_failed_attempt(makes: Any, shop: Database) -> None:
     made = makes(TOTALS, TABLE)
     committed(made, rows(a=1))
     committed(made, rows(b=3))
@@ -271,7 +271,9 @@ def test_a_replayed_restatement_starts_from_the_keys_before_the_failed_attempt(m
     assert shop.asked("SELECT word, count FROM totals WHERE count <> 0 ORDER BY 1") == [("a", 5), ("b", 3)]
 
 
-def test_a_table_that_removes_rows_is_written_after_the_state_of_another_store(makes: Any, shop: Database) -> None:
+def test_a_restatement_writes_a_table_that_removes_rows_after_the_state_of_another_store(
+    makes: Any, shop: Database
+) -> None:
     made = makes(TABLE, TOTALS, ELSEWHERE)
     committed(made, rows(a=1))
     run = begun(made, rows(a=10), instead_of=1)
@@ -288,7 +290,7 @@ def prepared(run: Run) -> Commit:
     return commit
 
 
-def test_a_skip_undoes_all_states_in_one_transaction_of_the_database(makes: Any, shop: Database) -> None:
+def test_a_skip_undoes_all_states_in_one_transaction_of_their_database(makes: Any, shop: Database) -> None:
     made = makes(TABLE, TOTALS, GUARD)
     committed(made, rows(a=1))
     run = begun(made, rows(a=2))
@@ -301,7 +303,7 @@ def test_a_skip_undoes_all_states_in_one_transaction_of_the_database(makes: Any,
     assert shop.asked("SELECT count FROM totals") == [(5,)]
 
 
-def test_a_committer_of_a_phase_replaces_the_rows_of_an_earlier_try_in_one_transaction(
+def test_a_retried_committer_of_a_commit_phase_replaces_its_earlier_rows_in_one_transaction(
     make: Any, shop: Database
 ) -> None:
     inside = [update(shop.states[each], task="c") for each in (TABLE, TOTALS)]
@@ -362,12 +364,12 @@ TWO_DATABASES = [append("rows", state=each) for each in (*states("a", "b"), *sta
         ),
     ],
 )
-def test_updates_that_cannot_be_written_together_are_refused(updates: list[Any], message: str) -> None:
+def test_updates_that_cannot_be_written_in_one_transaction_are_refused(updates: list[Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         written_together(updates)
 
 
-def test_rejected_rows_are_written_together_with_the_updates_of_their_database() -> None:
+def test_rejected_rows_are_written_in_the_same_transaction_as_the_updates_of_their_database() -> None:
     one, rejected = states("a", "rejected")
     with DAG("numbers", schedule=None), Transaction(source=Numbers(), rejected=rejected):
         commit = CommitOperator(task_id="commit", updates=[append(found(), state=one)], together=True)
@@ -377,7 +379,7 @@ def test_rejected_rows_are_written_together_with_the_updates_of_their_database()
     ]
 
 
-def test_a_guard_runs_after_the_rejected_rows_are_written() -> None:
+def test_a_guard_is_written_after_the_rejected_rows() -> None:
     one, rejected = states("a", "rejected")
     guard = SqlGuard("warehouse", name="summary", statements=["SELECT 1"])
     with DAG("numbers", schedule=None), Transaction(source=Numbers(), rejected=rejected):
@@ -387,7 +389,7 @@ def test_a_guard_runs_after_the_rejected_rows_are_written() -> None:
     assert [each.state.name for each in commit.updates] == ["warehouse.a", "warehouse.rejected", "warehouse.summary"]
 
 
-def test_together_is_refused_in_a_commit_phase() -> None:
+def test_the_option_together_is_refused_in_a_commit_phase() -> None:
     def defined() -> None:
         with DAG("numbers", schedule=None), Transaction(source=Numbers()):
             rows = found()
@@ -434,7 +436,7 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         Commit.write,
         "self._take_other_output(inside)",
         "None",
-        lambda given: test_the_output_for_states_in_one_database_may_change_only_until_it_is_written(
+        lambda given: test_the_output_for_states_of_one_database_may_change_only_until_it_is_written(
             given.make, given.shop, given.patch
         ),
     ),
@@ -454,7 +456,7 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         write.moment_of,
         "if not each.for_good",
         "if True",
-        lambda given: test_a_table_that_removes_rows_is_written_after_the_state_of_another_store(
+        lambda given: test_a_restatement_writes_a_table_that_removes_rows_after_the_state_of_another_store(
             given.makes, given.shop
         ),
     ),
@@ -462,7 +464,7 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         write.UpdateRows.write,
         "not raising and self.state.kind is StateKind.OPAQUE",
         "False",
-        lambda given: test_a_committer_of_a_phase_replaces_the_rows_of_an_earlier_try_in_one_transaction(
+        lambda given: test_a_retried_committer_of_a_commit_phase_replaces_its_earlier_rows_in_one_transaction(
             given.make, given.shop
         ),
     ),
@@ -470,13 +472,13 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         handoff.take_skip,
         "if each.store_key is not None",
         "if False",
-        lambda given: test_a_skip_undoes_all_states_in_one_transaction_of_the_database(given.makes, given.shop),
+        lambda given: test_a_skip_undoes_all_states_in_one_transaction_of_their_database(given.makes, given.shop),
     ),
 }
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule.replace(" ", "-"))
-def test_the_tests_find_each_removed_rule(
+def test_each_rule_of_a_moment_is_covered_by_a_test_that_fails_without_the_rule(
     rule: str, make: Any, shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, old, new, noticed_by = LEFT_OUT[rule]

@@ -45,7 +45,7 @@ def word(name: str, count: int, exact: str = "0.1") -> dict[str, Any]:
     return {"word": name, "count": count, "exact": Decimal(exact)}
 
 
-def test_later_tasks_get_the_keys_of_the_batch_with_their_new_values(make: Any, state: MemoryState) -> None:
+def test_later_tasks_receive_the_keys_of_the_batch_with_their_new_values(make: Any, state: MemoryState) -> None:
     update = persistent_aggregate(SOURCE, state=state, new_values="words")
     first, second = make("r1", [update]), make("r2", [update])
     assert committed(first, [word("man", 3), word("dog", 4)])["words"]["rows"] == 2
@@ -56,7 +56,7 @@ def test_later_tasks_get_the_keys_of_the_batch_with_their_new_values(make: Any, 
     assert all(file.startswith("file:///") for file in files)
 
 
-def test_a_retried_committer_that_was_killed_after_its_mark_returns_its_new_values(
+def test_a_committer_that_was_killed_after_its_commit_returns_its_new_values_in_the_next_try(
     make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
@@ -71,7 +71,7 @@ def test_a_retried_committer_that_was_killed_after_its_mark_returns_its_new_valu
     assert read(run, told(run)["words"]) == [word("man", 3)]
 
 
-def test_a_cleared_committer_returns_only_new_values_that_the_dag_still_names(
+def test_a_cleared_committer_returns_only_the_new_values_that_the_dag_still_names(
     make: Any,
     state: MemoryState,
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_committer_without_new_values_returns_none(make: Any, state: MemorySta
     assert told(run) == {}, "it is committed already"
 
 
-def test_new_values_staged_by_an_outranked_grant_do_not_count(
+def test_new_values_that_an_outranked_grant_has_staged_are_not_returned(
     make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
@@ -107,7 +107,7 @@ def test_new_values_staged_by_an_outranked_grant_do_not_count(
 
 
 @pytest.mark.parametrize("lost", ["reset", "ledger-lost"])
-def test_new_values_of_another_incarnation_do_not_count(
+def test_new_values_of_another_incarnation_are_not_returned(
     make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
@@ -159,7 +159,9 @@ def test_a_batch_without_rows_has_no_new_values(make: Any, state: MemoryState) -
     assert read(run, refs["words"]) == []
 
 
-def test_each_part_of_a_large_update_is_a_file_of_new_values(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_of_a_large_update_is_stored_as_one_file_of_new_values(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow_tx.outputs.staging.area import write_manifest, write_rows
 
     monkeypatch.setattr(writing, "ROWS_A_WRITE", 4)
@@ -204,13 +206,13 @@ class Moves:
         return [{"user": row["word"], "moved": True} for row in rows]
 
 
-def test_the_rows_that_an_updater_returns_are_an_output(make: Any) -> None:
+def test_the_rows_that_an_updater_returns_are_available_as_an_output(make: Any) -> None:
     run = make("r1", [partition_persist(SOURCE, state=Places(), updater=Moves(), new_values="moved")])
     refs = committed(run, [word("man", 1)])
     assert read(run, refs["moved"]) == [{"user": "man", "moved": True}]
 
 
-def test_rows_that_an_updater_returns_and_no_task_reads_are_logged(
+def test_the_log_counts_rows_that_an_updater_returns_and_that_no_task_reads(
     make: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -220,7 +222,9 @@ def test_rows_that_an_updater_returns_and_no_task_reads_are_logged(
     assert "Moves emitted 1 new values, which no task can read" in caplog.text
 
 
-def test_invalid_names_and_states_for_new_values_are_refused_when_the_dag_is_parsed(state: MemoryState) -> None:
+def test_invalid_names_and_invalid_states_for_new_values_are_refused_while_the_dag_is_parsed(
+    state: MemoryState,
+) -> None:
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
     for name, given in (("return_value", state), ("_words", state), ("words", guard)):
         with pytest.raises(ConfigError, match="new_values="):
@@ -232,7 +236,7 @@ def test_invalid_names_and_states_for_new_values_are_refused_when_the_dag_is_par
         CommitOperator(task_id="commit", updates=twice)
 
 
-def test_the_output_of_a_task_after_the_block_is_kept(make: Any) -> None:
+def test_the_output_of_a_task_after_the_transaction_is_staged_in_a_folder_that_is_kept(make: Any) -> None:
     run = make("r1", [])
     run.begin()
     inside, after = (
@@ -242,7 +246,7 @@ def test_the_output_of_a_task_after_the_block_is_kept(make: Any) -> None:
     assert after == f"{inside}/@kept"
 
 
-def test_an_input_that_is_not_a_reference_is_refused(make: Any) -> None:
+def test_an_input_that_is_not_a_reference_to_staged_rows_is_refused(make: Any) -> None:
     run = make("r1", [])
     run.begin()
     with pytest.raises(StagingError, match=r"it is not a reference \(None\)"):
@@ -252,7 +256,7 @@ def test_an_input_that_is_not_a_reference_is_refused(make: Any) -> None:
 LEFT: Any = SimpleNamespace(operator=SimpleNamespace(task_id="b"), key="counts")
 
 
-def test_a_committer_of_a_phase_reads_new_values_even_after_the_turn_is_taken_again(make: Any) -> None:
+def test_a_committer_of_a_phase_reads_the_new_values_after_the_turn_was_taken_again(make: Any) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
     largest = MemoryState("largest", keys=["word"], values={"count": Max()})
     of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
@@ -273,7 +277,7 @@ def test_a_committer_of_a_phase_reads_new_values_even_after_the_turn_is_taken_ag
     assert sorted(tries) == made
 
 
-def test_writing_again_after_a_retaken_turn_stages_new_values_again(make: Any) -> None:
+def test_a_write_after_the_turn_was_taken_again_stages_the_new_values_again(make: Any) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
     largest = MemoryState("largest", keys=["word"], values={"count": Max()})
     of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
@@ -310,7 +314,7 @@ def test_a_late_try_of_a_committer_does_not_replace_the_new_values(
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_another_committer_gets_values_without_an_arrow_type_unchanged(
+def test_values_without_an_arrow_type_reach_another_committer_unchanged(
     make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,

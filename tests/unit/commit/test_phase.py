@@ -85,7 +85,7 @@ def incomplete(phase: PhaseRun, problem: str) -> None:
 # --- the whole of it
 
 
-def test_a_commit_phase_is_committed_after_each_committer_has_written(
+def test_a_commit_phase_is_committed_after_all_its_committers_have_written(
     phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
 ) -> None:
     phase.acquire()
@@ -96,7 +96,7 @@ def test_a_commit_phase_is_committed_after_each_committer_has_written(
     assert counts(of_b) == counts(of_d) == WRITTEN
 
 
-def test_the_receipt_of_a_commit_phase_names_the_keys_written_to_each_state(
+def test_the_receipt_of_a_commit_phase_names_the_keys_that_were_written_to_each_state(
     phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
 ) -> None:
     grant = phase.acquire()
@@ -110,7 +110,7 @@ def test_the_receipt_of_a_commit_phase_names_the_keys_written_to_each_state(
     assert (receipt.nonce, receipt.rows) == (grant.token.nonce, None)
 
 
-def test_a_committer_that_runs_again_with_fewer_keys_leaves_only_its_last_output(
+def test_a_state_contains_only_the_last_output_of_a_committer_that_runs_again_with_fewer_keys(
     with_c: PhaseRun, of_d: MemoryState
 ) -> None:
     with_c.acquire()
@@ -123,7 +123,9 @@ def test_a_committer_that_runs_again_with_fewer_keys_leaves_only_its_last_output
     assert Receipt.from_json(history(with_c).receipt).written["of_d"].sums == {"count": 1}
 
 
-def test_the_receipt_has_the_last_output_of_a_committer_that_runs_again(with_c: PhaseRun, of_d: MemoryState) -> None:
+def test_the_receipt_contains_the_last_output_of_a_committer_that_runs_again(
+    with_c: PhaseRun, of_d: MemoryState
+) -> None:
     with_c.returns("c", ROWS)
     with_c.states["d"] = "success"
     with_c.acquire()  # writes again for d
@@ -135,12 +137,12 @@ def test_the_receipt_has_the_last_output_of_a_committer_that_runs_again(with_c: 
     assert Receipt.from_json(history(with_c).receipt).written["of_d"].sums == {"count": 1}
 
 
-def test_the_first_task_of_a_phase_shares_the_grant(phase: PhaseRun) -> None:
+def test_the_first_task_of_a_commit_phase_passes_its_grant_to_the_other_tasks(phase: PhaseRun) -> None:
     grant = phase.acquire()
     assert grant_of(phase.shared, "numbers") == replace(grant, batch=Grant.batch)
 
 
-def test_tasks_of_a_final_transaction_do_no_work(phase: PhaseRun, of_b: MemoryState) -> None:
+def test_tasks_of_a_final_transaction_write_nothing(phase: PhaseRun, of_b: MemoryState) -> None:
     phase.acquire()
     phase.commit("b", "d")
     phase.mark()
@@ -154,7 +156,9 @@ def test_tasks_of_a_final_transaction_do_no_work(phase: PhaseRun, of_b: MemorySt
     assert phase.run.log.lines[-1] == "Transaction 1 of numbers is already committed: nothing to do"
 
 
-def test_tries_that_run_after_another_try_has_marked_the_commit_do_no_work(phase: PhaseRun, of_b: MemoryState) -> None:
+def test_a_try_that_runs_after_another_try_has_committed_the_transaction_writes_nothing(
+    phase: PhaseRun, of_b: MemoryState
+) -> None:
     grant = phase.acquire()
     phase.commit("b", "d")
     phase.mark()
@@ -163,7 +167,7 @@ def test_tries_that_run_after_another_try_has_marked_the_commit_do_no_work(phase
     assert counts(of_b) == WRITTEN
 
 
-def test_new_values_of_a_final_transaction_can_be_read_again(make: Any, of_b: MemoryState) -> None:
+def test_the_new_values_of_a_final_transaction_can_be_read_again(make: Any, of_b: MemoryState) -> None:
     phase = PhaseRun(make, update("count", of_b, new_values="totals"), update("count", words("of_d")), ROWS)
     phase.acquire()
     phase.commit("b", "d")
@@ -179,7 +183,7 @@ def test_new_values_of_a_final_transaction_can_be_read_again(make: Any, of_b: Me
 # --- what is missing
 
 
-def test_a_task_of_a_phase_is_refused_if_the_first_task_has_not_taken_the_turn(phase: PhaseRun) -> None:
+def test_a_task_of_a_commit_phase_is_refused_if_the_first_task_has_not_taken_the_turn(phase: PhaseRun) -> None:
     for pushed in (None, "a grant"):
         phase.xcoms["acquire", "return_value", -1] = pushed
         with pytest.raises(PhaseIncomplete, match=r"1\.1 .*acquire has not taken the turn. Clear acquire"):
@@ -187,14 +191,14 @@ def test_a_task_of_a_phase_is_refused_if_the_first_task_has_not_taken_the_turn(p
         incomplete(phase, "acquire has not taken the turn. Clear acquire")
 
 
-def test_a_committer_that_has_not_written_is_named(phase: PhaseRun) -> None:
+def test_the_error_names_a_committer_that_has_not_written(phase: PhaseRun) -> None:
     phase.acquire()
     phase.commit("b")
     phase.states["d"] = "success"  # marked by hand
     incomplete(phase, "d has not written with the grant of this commit phase. Clear d")
 
 
-def test_a_committer_that_wrote_under_an_earlier_grant_only_is_named(phase: PhaseRun) -> None:
+def test_the_error_names_a_committer_that_has_written_only_under_an_earlier_grant(phase: PhaseRun) -> None:
     phase.acquire()
     phase.commit("b", "d")
     phase.states["b"] = "failed"  # it was cleared, and so was the first task
@@ -207,7 +211,7 @@ def test_a_committer_that_wrote_under_an_earlier_grant_only_is_named(phase: Phas
 
 
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped", "removed", None])
-def test_a_committer_that_has_not_succeeded_is_named(phase: PhaseRun, state: str | None) -> None:
+def test_the_error_names_a_committer_that_has_not_succeeded(phase: PhaseRun, state: str | None) -> None:
     phase.acquire()
     phase.commit("b", "d")
     phase.states["d"] = state
@@ -215,7 +219,9 @@ def test_a_committer_that_has_not_succeeded_is_named(phase: PhaseRun, state: str
 
 
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", None])
-def test_a_task_between_the_committers_that_has_not_succeeded_is_named(with_c: PhaseRun, state: str | None) -> None:
+def test_the_error_names_a_task_between_the_committers_that_has_not_succeeded(
+    with_c: PhaseRun, state: str | None
+) -> None:
     with_c.acquire()
     with_c.returns("c", ROWS)
     with_c.commit("b", "d")
@@ -224,7 +230,9 @@ def test_a_task_between_the_committers_that_has_not_succeeded_is_named(with_c: P
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_an_instance_of_a_task_between_the_committers_is_named(make: Any, of_b: MemoryState, index: int) -> None:
+def test_the_error_names_the_mapped_instance_of_a_task_between_the_committers(
+    make: Any, of_b: MemoryState, index: int
+) -> None:
     phase = PhaseRun(make, update("count", of_b), update("count", words("of_d")), ROWS, between=["c"], mapped=["c"])
     phase.acquire()
     phase.commit("b", "d")
@@ -233,7 +241,7 @@ def test_an_instance_of_a_task_between_the_committers_is_named(make: Any, of_b: 
 
 
 @pytest.mark.parametrize("state", ["skipped", "removed"])
-def test_a_task_between_the_committers_may_be_skipped(phase: PhaseRun, make: Any, state: str) -> None:
+def test_a_task_between_the_committers_of_a_phase_may_be_skipped(phase: PhaseRun, make: Any, state: str) -> None:
     made = PhaseRun(make, phase.updates["b"][0], phase.updates["d"][0], ROWS, between=["c"])
     made.acquire()
     made.commit("b", "d")
@@ -242,7 +250,7 @@ def test_a_task_between_the_committers_may_be_skipped(phase: PhaseRun, make: Any
     assert is_committed(made)
 
 
-def test_no_value_is_written_or_marked_while_a_task_before_the_phase_works_again(
+def test_no_value_is_written_or_committed_while_a_task_before_the_commit_phase_runs_again(
     phase: PhaseRun, of_b: MemoryState
 ) -> None:
     grant = phase.acquire()
@@ -262,7 +270,7 @@ def test_a_committer_of_an_outranked_grant_is_refused(phase: PhaseRun, of_b: Mem
     assert counts(of_b) == {}
 
 
-def test_a_committer_of_an_outranked_grant_writes_no_value_to_a_state_without_a_fence(make: Any) -> None:
+def test_a_committer_with_an_outranked_grant_writes_no_value_to_a_state_without_a_fence(make: Any) -> None:
     noted = Noted()
     own = Update(update("count", words("of_b")).input, PersistedState(noted, noted))
     phase = PhaseRun(make, own, update("count", words("of_d")), ROWS)
@@ -273,7 +281,7 @@ def test_a_committer_of_an_outranked_grant_writes_no_value_to_a_state_without_a_
     assert noted.seen == []
 
 
-def test_a_committer_is_refused_while_a_cleared_task_works_that_has_not_started_in_the_ledger(
+def test_a_committer_is_refused_while_a_cleared_task_runs_that_has_not_started_in_the_ledger(
     phase: PhaseRun, of_b: MemoryState
 ) -> None:
     phase.run.spec = replace(phase.run.spec, tasks=("count", "branch"))
@@ -285,7 +293,7 @@ def test_a_committer_is_refused_while_a_cleared_task_works_that_has_not_started_
     assert counts(of_b) == {}
 
 
-def test_the_last_task_notices_a_committer_that_was_outranked_after_its_write(
+def test_the_last_task_of_a_phase_notices_that_a_committer_was_outranked_after_its_write(
     phase: PhaseRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phase.acquire()
@@ -303,7 +311,7 @@ def test_the_last_task_notices_a_committer_that_was_outranked_after_its_write(
     incomplete(phase, "b has not written with the grant of this commit phase")
 
 
-def test_a_dying_older_try_does_not_remove_the_values_of_a_newer_try(
+def test_an_older_try_that_is_killed_does_not_remove_the_values_of_a_newer_try(
     phase: PhaseRun, of_b: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*arguments: Any) -> int:
@@ -323,7 +331,7 @@ def test_a_dying_older_try_does_not_remove_the_values_of_a_newer_try(
 # --- the turn is taken again
 
 
-def test_the_first_task_rewrites_the_values_of_a_committer_that_will_not_run_again(
+def test_the_first_task_of_a_phase_repeats_the_write_of_a_committer_that_is_not_cleared(
     phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
 ) -> None:
     phase.acquire()
@@ -343,7 +351,7 @@ def test_the_first_task_rewrites_the_values_of_a_committer_that_will_not_run_aga
     assert fence.token == grant.token
 
 
-def test_the_first_task_does_not_rewrite_values_whose_input_task_runs_again(
+def test_the_first_task_of_a_phase_does_not_repeat_a_write_whose_input_task_runs_again(
     with_c: PhaseRun, of_d: MemoryState
 ) -> None:
     with_c.acquire()
@@ -361,7 +369,9 @@ def test_the_first_task_does_not_rewrite_values_whose_input_task_runs_again(
     assert counts(of_d) == {"man": 3}
 
 
-def test_every_fence_is_raised_when_the_turn_is_taken(phase: PhaseRun, of_b: MemoryState, of_d: MemoryState) -> None:
+def test_the_fence_of_every_state_is_raised_when_the_first_task_takes_the_turn(
+    phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
+) -> None:
     first = phase.acquire()
     second = phase.acquire()
     assert [state.fence().token for state in (of_b, of_d)] == [second.token] * 2  # type: ignore[union-attr]
@@ -372,7 +382,7 @@ def test_every_fence_is_raised_when_the_turn_is_taken(phase: PhaseRun, of_b: Mem
 # --- what a task between the committers gives
 
 
-def test_the_result_of_a_task_between_the_committers_is_written(with_c: PhaseRun, of_d: MemoryState) -> None:
+def test_the_output_of_a_task_between_the_committers_is_written(with_c: PhaseRun, of_d: MemoryState) -> None:
     with_c.acquire()
     with_c.commit("b")
     with_c.returns("c", [{"word": "cat", "count": 9}])
@@ -391,7 +401,7 @@ NOT_WHAT_IT_GAVE = r"'return_value' of task c .*1\.2.* is not the output of the 
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-def test_an_output_of_a_task_between_the_committers_from_another_attempt_is_refused(
+def test_an_output_of_another_attempt_from_a_task_between_the_committers_is_refused(
     with_c: PhaseRun, by_hand: bool
 ) -> None:
     with_c.returns("c", ROWS)
@@ -403,14 +413,16 @@ def test_an_output_of_a_task_between_the_committers_from_another_attempt_is_refu
     refuses_c(with_c, NOT_WHAT_IT_GAVE)
 
 
-def test_an_output_without_its_attempt_is_refused(with_c: PhaseRun) -> None:
+def test_an_output_that_does_not_name_its_attempt_is_refused(with_c: PhaseRun) -> None:
     with_c.begin(ROWS)
     with_c.acquire()
     with_c.xcoms["c", "return_value", -1] = ROWS
     refuses_c(with_c, NOT_WHAT_IT_GAVE)
 
 
-def test_a_reference_names_its_own_attempt(with_c: PhaseRun, of_d: MemoryState) -> None:
+def test_an_output_that_is_returned_as_a_reference_is_read_for_the_attempt_in_the_reference(
+    with_c: PhaseRun, of_d: MemoryState
+) -> None:
     from airflow_tx.outputs.staging.area import write_manifest, write_rows
 
     with_c.acquire()
@@ -424,7 +436,9 @@ def test_a_reference_names_its_own_attempt(with_c: PhaseRun, of_d: MemoryState) 
     assert counts(of_d) == WRITTEN
 
 
-def test_one_of_several_outputs_of_a_task_between_the_committers_can_be_written(make: Any, of_d: MemoryState) -> None:
+def test_a_committer_can_write_one_of_several_outputs_of_a_task_between_the_committers(
+    make: Any, of_d: MemoryState
+) -> None:
     phase = PhaseRun(make, update("count", words("of_b")), update("c", of_d, "words"), ROWS, between=["c"])
     phase.acquire()
     phase.returns("c", {"words": ROWS})
@@ -433,7 +447,7 @@ def test_one_of_several_outputs_of_a_task_between_the_committers_can_be_written(
     assert counts(of_d) == WRITTEN
 
 
-def test_a_task_between_committers_without_output_is_refused_unless_the_batch_is_empty(
+def test_a_task_between_the_committers_without_output_is_refused_unless_the_batch_is_empty(
     with_c: PhaseRun, of_d: MemoryState
 ) -> None:
     with_c.acquire()
@@ -447,7 +461,7 @@ def test_a_task_between_committers_without_output_is_refused_unless_the_batch_is
 # --- what is refused
 
 
-def test_a_transactional_state_of_the_phase_accepts_only_the_same_output(make: Any, of_d: MemoryState) -> None:
+def test_a_transactional_state_in_a_commit_phase_accepts_only_the_same_output(make: Any, of_d: MemoryState) -> None:
     exact = words("exact", "transactional")
     phase = PhaseRun(make, update("count", exact), update("count", of_d), ROWS)
     phase.acquire()
@@ -462,7 +476,7 @@ def test_a_transactional_state_of_the_phase_accepts_only_the_same_output(make: A
     assert counts(exact) == counts(of_d) == WRITTEN
 
 
-def test_a_transactional_state_of_the_phase_that_holds_no_row_accepts_another_output(
+def test_a_transactional_state_without_rows_in_a_commit_phase_accepts_another_output(
     make: Any, of_d: MemoryState
 ) -> None:
     exact = words("exact", "transactional")
@@ -482,20 +496,20 @@ def set_back(phase: PhaseRun, state: MemoryState) -> None:
     state.raise_fence(Grant("numbers", incarnation, token, {}))
 
 
-def test_the_task_that_takes_the_turn_reports_a_ledger_that_was_set_back(phase: PhaseRun, of_d: MemoryState) -> None:
+def test_the_task_that_takes_the_turn_reports_that_its_ledger_was_set_back(phase: PhaseRun, of_d: MemoryState) -> None:
     set_back(phase, of_d)
     with pytest.raises(LedgerBehind, match="--ledger-lost"):
         phase.acquire()
 
 
-def test_a_committer_reports_a_ledger_that_was_set_back(phase: PhaseRun, of_b: MemoryState) -> None:
+def test_a_committer_reports_that_its_ledger_was_set_back(phase: PhaseRun, of_b: MemoryState) -> None:
     phase.acquire()
     set_back(phase, of_b)
     with pytest.raises(LedgerBehind, match="--ledger-lost"):
         phase.commit("b")
 
 
-def test_a_failed_transaction_is_neither_written_nor_marked(phase: PhaseRun) -> None:
+def test_a_failed_transaction_is_not_written_and_not_committed(phase: PhaseRun) -> None:
     phase.acquire()
     phase.run.start().fail("of memory")
     with pytest.raises(FailedTransaction):
@@ -504,7 +518,7 @@ def test_a_failed_transaction_is_neither_written_nor_marked(phase: PhaseRun) -> 
         phase.mark()
 
 
-def test_the_failure_of_a_phase_task_is_recorded_only_under_the_newest_grant(
+def test_the_failure_of_a_task_in_a_commit_phase_is_recorded_only_under_the_newest_grant(
     phase: PhaseRun, store: CountingStore
 ) -> None:
     phase.acquire()

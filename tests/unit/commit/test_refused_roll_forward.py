@@ -163,7 +163,9 @@ WROTE = pytest.mark.parametrize("wrote", [False, True], ids=["unwritten", "writt
 
 @EACH
 @WROTE
-def test_a_refused_commit_stays_refused_after_a_refused_roll_forward(cases: Any, kind: str, wrote: bool) -> None:
+def test_a_refused_commit_stays_refused_after_the_roll_forward_of_its_state_was_refused(
+    cases: Any, kind: str, wrote: bool
+) -> None:
     case = cases(kind=kind, wrote=wrote)
     assert case.commit_is_refused()
     (told,) = case.roll()
@@ -175,7 +177,9 @@ def test_a_refused_commit_stays_refused_after_a_refused_roll_forward(cases: Any,
 
 
 @EACH
-def test_a_roll_forward_without_rows_of_the_open_transaction_is_refused_before_any_raise(cases: Any, kind: str) -> None:
+def test_a_roll_forward_whose_values_no_receipt_can_prove_is_refused_before_it_raises_a_fence(
+    cases: Any, kind: str
+) -> None:
     case = cases(kind=kind)
     before = case.ledger.topology()
     command = repair(case.run, case.place)
@@ -189,7 +193,7 @@ def test_a_roll_forward_without_rows_of_the_open_transaction_is_refused_before_a
 
 @BOTH
 @pytest.mark.parametrize("known", [True, False], ids=["the ledger knows of it", "the ledger does not"])
-def test_verify_reports_the_fence_of_an_interrupted_roll_forward_with_the_command_to_repeat(
+def test_verify_reports_the_fence_of_an_interrupted_roll_forward_and_the_command_to_repeat_it(
     cases: Any, points: Any, where: Any, known: bool
 ) -> None:
     case = cases(where, wrote=True)
@@ -210,7 +214,7 @@ def test_verify_reports_the_fence_of_an_interrupted_roll_forward_with_the_comman
 @BOTH
 @EACH
 @pytest.mark.parametrize("point", ["looking", "put_back"])
-def test_an_interrupted_roll_forward_is_continued_from_the_batch_of_its_look(
+def test_a_refused_roll_forward_that_is_repeated_after_a_kill_restores_the_fence(
     cases: Any, points: Any, where: Any, kind: str, point: str
 ) -> None:
     case = cases(where, kind, wrote=True)
@@ -225,7 +229,7 @@ def test_an_interrupted_roll_forward_is_continued_from_the_batch_of_its_look(
 
 @BOTH
 @EACH
-def test_a_look_left_by_an_interrupted_roll_forward_is_passed_after_the_loss_is_accepted(
+def test_a_loss_can_be_accepted_after_a_roll_forward_was_killed_while_it_read_the_values(
     cases: Any, points: Any, where: Any, kind: str
 ) -> None:
     case = cases(where, kind, wrote=True)
@@ -248,7 +252,7 @@ def looked_at_before_the_turn(make: Any, tmp_path: Path) -> tuple[Any, Any]:
     return begun(made, [{"word": "d", "count": 4}]), place
 
 
-def test_a_look_from_before_the_transaction_began_is_passed_once_the_loss_is_accepted(
+def test_a_transaction_that_begins_after_an_accepted_loss_commits_despite_an_old_roll_forward(
     make: Any, tmp_path: Path
 ) -> None:
     late, place = looked_at_before_the_turn(make, tmp_path)
@@ -257,7 +261,7 @@ def test_a_look_from_before_the_transaction_began_is_passed_once_the_loss_is_acc
 
 
 @BOTH
-def test_a_look_left_in_the_fence_refuses_every_commit_after_the_roll_forward_has_ended(
+def test_the_fence_that_an_interrupted_roll_forward_leaves_behind_refuses_every_commit(
     cases: Any, points: Any, where: Any
 ) -> None:
     case = cases(where, wrote=True)
@@ -277,7 +281,7 @@ def rolling_ended(case: Case) -> bool:
     return bool(case.ledger.end_roll_forward(runs.nonces[-1], {}, audit=ADA))
 
 
-def test_a_table_lost_after_a_look_is_still_noticed(cases: Any, points: Any) -> None:
+def test_a_table_that_is_lost_after_a_roll_forward_has_read_it_is_still_noticed(cases: Any, points: Any) -> None:
     case = cases(wrote=True)
     dies_at(case, points, "looking")
     case.place.lose_table()
@@ -287,7 +291,7 @@ def test_a_table_lost_after_a_look_is_still_noticed(cases: Any, points: Any) -> 
 
 @BOTH
 @EACH
-def test_the_later_of_two_simultaneous_roll_forwards_puts_the_fence_back(
+def test_the_later_of_two_simultaneous_roll_forwards_restores_the_fence(
     cases: Any, points: Any, where: Any, kind: str
 ) -> None:
     case = cases(where, kind, wrote=True)
@@ -298,7 +302,9 @@ def test_the_later_of_two_simultaneous_roll_forwards_puts_the_fence_back(
 
 
 @BOTH
-def test_a_late_roll_forward_does_not_change_the_look_of_a_later_one(cases: Any, points: Any, where: Any) -> None:
+def test_an_outranked_roll_forward_does_not_change_the_fence_of_a_later_one(
+    cases: Any, points: Any, where: Any
+) -> None:
     case = cases(where, wrote=True)
     points["looking"] = lambda: dies_at(case, points, "looking")
     with pytest.raises(FenceOutranked):
@@ -309,7 +315,7 @@ def test_a_late_roll_forward_does_not_change_the_look_of_a_later_one(cases: Any,
 
 
 @BOTH
-def test_a_commit_during_the_plan_of_a_roll_forward_does_not_refuse_the_state(
+def test_a_roll_forward_is_not_refused_if_a_commit_happens_while_it_is_planned(
     make: Any, tmp_path: Path, where: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, made = summed(make, tmp_path, where)
@@ -330,7 +336,7 @@ def test_a_commit_during_the_plan_of_a_roll_forward_does_not_refuse_the_state(
 
 
 @BOTH
-def test_a_roll_forward_removes_rows_of_the_open_transaction_before_it_compares_values(
+def test_a_roll_forward_removes_the_rows_of_the_open_transaction_before_it_compares_values(
     make: Any, tmp_path: Path, where: Any
 ) -> None:
     place, made = summed(make, tmp_path, where)
@@ -353,7 +359,7 @@ def summed(make: Any, folder: Path, where: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("wrote", [False, True])
-def test_a_roll_forward_refused_for_a_different_total_does_not_stop_commits(
+def test_a_roll_forward_that_is_refused_because_the_totals_differ_does_not_stop_commits(
     make: Any, tmp_path: Path, wrote: bool
 ) -> None:
     place, made = summed(make, tmp_path, InSqlite)
@@ -369,7 +375,7 @@ def test_a_roll_forward_refused_for_a_different_total_does_not_stop_commits(
     assert values(place) == {"a": 7, "b": 1, "c": 1, "e": 1, "f": 1}
 
 
-def test_a_roll_forward_after_an_accepted_loss_has_nothing_to_do(make: Any, tmp_path: Path) -> None:
+def test_a_roll_forward_after_an_accepted_loss_changes_nothing(make: Any, tmp_path: Path) -> None:
     place, made = summed(make, tmp_path, InSqlite)
     place.lose(2, 3)
     run = begun(made, [{"word": "d", "count": 1}])
@@ -383,7 +389,7 @@ def test_a_roll_forward_after_an_accepted_loss_has_nothing_to_do(make: Any, tmp_
 
 
 @pytest.mark.parametrize("died", [0, 1, 2])
-def test_a_permanent_refusal_stays_and_no_coordinator_replays_the_transaction(
+def test_a_roll_forward_does_not_lift_a_permanent_refusal_and_the_transaction_is_not_replayed(
     cases: Any, points: Any, died: int
 ) -> None:
     case = cases(wrote=True)
@@ -399,7 +405,7 @@ def test_a_permanent_refusal_stays_and_no_coordinator_replays_the_transaction(
     assert isinstance(case.replayed(), ReplayNoted)
 
 
-def test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted(cases: Any) -> None:
+def test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted_after_a_roll_forward(cases: Any) -> None:
     case = cases(wrote=True)
     assert case.refusal().for_good == 1
     case.lost()
@@ -408,7 +414,7 @@ def test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted(cases: Any) ->
     assert isinstance(case.replayed(), ReplayNoted)
 
 
-def test_a_rolled_forward_state_lifts_the_refusal(make: Any, tmp_path: Path) -> None:
+def test_a_roll_forward_that_restores_the_state_lifts_the_refusal_of_the_commit(make: Any, tmp_path: Path) -> None:
     place, made = summed(make, tmp_path, InSqlite)
     run = begun(made, [{"word": "d", "count": 1}])
     place.lose(2, 3)
@@ -432,7 +438,9 @@ def test_a_rolled_forward_state_lifts_the_refusal(make: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("error", [None, AWAY], ids=["behind", "away"])
-def test_a_restatement_that_a_repair_can_fix_is_not_given_up(make: Any, tmp_path: Path, error: Any) -> None:
+def test_a_restatement_whose_refusal_a_repair_can_resolve_is_not_given_up(
+    make: Any, tmp_path: Path, error: Any
+) -> None:
     place = InSqlite(tmp_path, "opaque")
     made = Makes(make, place)
     committed(made, [{"word": "a", "count": 1}])
@@ -469,66 +477,72 @@ def test_a_restatement_whose_task_cannot_reach_a_state_is_not_given_up(make: Any
 
 
 def refused_look(given: Given) -> None:
-    test_a_refused_commit_stays_refused_after_a_refused_roll_forward(given.cases, "largest", wrote=True)
+    test_a_refused_commit_stays_refused_after_the_roll_forward_of_its_state_was_refused(
+        given.cases, "largest", wrote=True
+    )
 
 
 def refused_when_whole(given: Given) -> None:
-    test_a_roll_forward_refused_for_a_different_total_does_not_stop_commits(given.make, given.folder, wrote=True)
+    test_a_roll_forward_that_is_refused_because_the_totals_differ_does_not_stop_commits(
+        given.make, given.folder, wrote=True
+    )
 
 
 def refused_without_table(given: Given) -> None:
-    test_a_table_lost_after_a_look_is_still_noticed(given.cases, given.points)
+    test_a_table_that_is_lost_after_a_roll_forward_has_read_it_is_still_noticed(given.cases, given.points)
 
 
 def refused_plan(given: Given) -> None:
-    test_a_roll_forward_without_rows_of_the_open_transaction_is_refused_before_any_raise(given.cases, "largest")
+    test_a_roll_forward_whose_values_no_receipt_can_prove_is_refused_before_it_raises_a_fence(given.cases, "largest")
 
 
 def refused_after_a_death(given: Given) -> None:
-    test_an_interrupted_roll_forward_is_continued_from_the_batch_of_its_look(
+    test_a_refused_roll_forward_that_is_repeated_after_a_kill_restores_the_fence(
         given.cases, given.points, InMemory, "largest", "looking"
     )
 
 
 def left(given: Given) -> None:
-    test_a_look_left_in_the_fence_refuses_every_commit_after_the_roll_forward_has_ended(
+    test_the_fence_that_an_interrupted_roll_forward_leaves_behind_refuses_every_commit(
         given.cases, given.points, InMemory
     )
 
 
 def left_and_accepted(given: Given) -> None:
-    test_a_look_left_by_an_interrupted_roll_forward_is_passed_after_the_loss_is_accepted(
+    test_a_loss_can_be_accepted_after_a_roll_forward_was_killed_while_it_read_the_values(
         given.cases, given.points, InMemory, "largest"
     )
 
 
 def left_before_the_turn(given: Given) -> None:
-    test_a_look_from_before_the_transaction_began_is_passed_once_the_loss_is_accepted(given.make, given.folder)
+    test_a_transaction_that_begins_after_an_accepted_loss_commits_despite_an_old_roll_forward(given.make, given.folder)
 
 
 def thought_dead(given: Given) -> None:
-    test_a_late_roll_forward_does_not_change_the_look_of_a_later_one(given.cases, given.points, InMemory)
+    test_an_outranked_roll_forward_does_not_change_the_fence_of_a_later_one(given.cases, given.points, InMemory)
 
 
 def written_open(given: Given) -> None:
-    test_a_roll_forward_removes_rows_of_the_open_transaction_before_it_compares_values(
+    test_a_roll_forward_removes_the_rows_of_the_open_transaction_before_it_compares_values(
         given.make, given.folder, InMemory
     )
 
 
 def overtaken(given: Given) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        test_a_commit_during_the_plan_of_a_roll_forward_does_not_refuse_the_state(
+        test_a_roll_forward_is_not_refused_if_a_commit_happens_while_it_is_planned(
             given.make, given.folder, InMemory, patch
         )
 
 
 def refused_for_good(given: Given) -> None:
-    test_a_permanent_refusal_stays_and_no_coordinator_replays_the_transaction(given.cases, given.points, 2)
+    test_a_roll_forward_does_not_lift_a_permanent_refusal_and_the_transaction_is_not_replayed(
+        given.cases, given.points, 2
+    )
 
 
 def lifted(given: Given) -> None:
-    test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted(given.cases)
+    test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted_after_a_roll_forward(given.cases)
 
 
 LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
@@ -579,7 +593,9 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
-def test_the_tests_find_each_removed_rule(rule: Any, cases: Any, points: Any, make: Any, tmp_path: Path) -> None:
+def test_each_rule_of_refused_roll_forwards_is_covered_by_a_test_that_fails_without_the_rule(
+    rule: Any, cases: Any, points: Any, make: Any, tmp_path: Path
+) -> None:
     told, function, old, new, noticed_by = rule
     given = Given(cases, points, make, tmp_path)
     with applied(Mutant(told, ((function, old, new),), ONE)):
@@ -588,7 +604,7 @@ def test_the_tests_find_each_removed_rule(rule: Any, cases: Any, points: Any, ma
 
 
 @pytest.mark.parametrize("repaired", [False, True])
-def test_a_list_no_longer_advises_a_repair_that_was_made(cases: Any, repaired: bool) -> None:
+def test_the_list_of_transactions_no_longer_recommends_a_repair_that_was_made(cases: Any, repaired: bool) -> None:
     case = cases()
     with pytest.raises(StateBehind) as refused:
         case.run.commit_now()

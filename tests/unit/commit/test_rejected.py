@@ -91,7 +91,7 @@ def kept(aside: Any) -> list[tuple[int, str, str, str]]:
 # --- the table
 
 
-def test_rejected_rows_are_in_the_table_with_their_reason_once_the_transaction_is_committed(
+def test_rejected_rows_are_in_their_table_with_a_reason_after_the_transaction_is_committed(
     makes: Any, aside: DeltaTable, state: MemoryState
 ) -> None:
     run = begun(makes(), (BAD, "no amount"), ([{"number": 4}, {"number": 5}], "too late"), ("a;b", "no row"))
@@ -112,7 +112,9 @@ def test_rejected_rows_are_in_the_table_with_their_reason_once_the_transaction_i
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame({"n": [1, 2]}), pa.table({"n": [1, 2]})], ids=["pandas", "pyarrow"])
-def test_the_rows_of_a_frame_are_rejected_one_by_one(makes: Any, aside: DeltaTable, frame: Any) -> None:
+def test_each_row_of_a_rejected_data_frame_is_stored_as_a_row_of_its_own(
+    makes: Any, aside: DeltaTable, frame: Any
+) -> None:
     begun(makes(), (frame, "odd")).commit_now()
     assert [each[3] for each in kept(aside)] == ['{"n": 1}', '{"n": 2}']
 
@@ -152,18 +154,20 @@ def test_a_value_that_is_not_a_row_cannot_be_rejected(makes: Any, rows: Any) -> 
         begun(makes(), (rows, "odd"))
 
 
-def test_characters_that_no_table_keeps_are_escaped(makes: Any, aside: DeltaTable) -> None:
+def test_characters_that_no_table_can_store_are_escaped_in_rejected_rows(makes: Any, aside: DeltaTable) -> None:
     begun(makes(), ("a\0b", "nul \0"), ({"t": "\ud800"}, "half")).commit_now()
     assert kept(aside) == [(1, "count", "half", '{"t": "\\ud800"}'), (1, "count", "nul \\x00", "a\\x00b")]
 
 
-def test_a_transaction_without_rejected_rows_commits_and_adds_no_rejected_row(makes: Any, aside: DeltaTable) -> None:
+def test_a_transaction_without_rejected_rows_is_committed_and_writes_no_rejected_row(
+    makes: Any, aside: DeltaTable
+) -> None:
     begun(makes()).commit_now()
     begun(makes("r2"), ("x", "odd")).commit_now()
     assert kept(aside) == [(2, "count", "odd", "x")]
 
 
-def test_many_rejected_rows_are_written_in_parts(
+def test_many_rejected_rows_are_written_in_several_parts(
     makes: Any, aside: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_rejected, "ROWS_A_WRITE", 4)
@@ -172,7 +176,7 @@ def test_many_rejected_rows_are_written_in_parts(
     assert len(set(Path(aside.uri).rglob("part-*.parquet"))) == 3
 
 
-def test_the_table_holds_rejected_rows_of_all_tasks_and_instances(makes: Any, aside: DeltaTable) -> None:
+def test_the_table_contains_the_rejected_rows_of_all_tasks_and_mapped_instances(makes: Any, aside: DeltaTable) -> None:
     run = begun(
         makes(tasks=("count", "look"), inside=("count", "look", "commit"), mapped=frozenset({"look"})), ("x", "odd")
     )
@@ -185,7 +189,7 @@ def test_the_table_holds_rejected_rows_of_all_tasks_and_instances(makes: Any, as
 # --- tries, replays, kills, skips
 
 
-def test_a_failed_try_and_a_replaced_attempt_leave_no_rejected_rows(makes: Any, aside: DeltaTable) -> None:
+def test_a_failed_try_and_a_replaced_attempt_leave_no_rejected_rows_in_the_table(makes: Any, aside: DeltaTable) -> None:
     run = makes()
     run.begin()
     failing = CurrentBatch(run.start())
@@ -196,7 +200,7 @@ def test_a_failed_try_and_a_replaced_attempt_leave_no_rejected_rows(makes: Any, 
     assert kept(aside) == [(1, "count", "odd", "of the replay")]
 
 
-def test_a_commit_that_was_killed_before_its_mark_keeps_each_row_once(
+def test_a_commit_that_is_killed_before_its_end_stores_each_rejected_row_once(
     makes: Any, aside: DeltaTable, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(makes(), ("x", "odd"))
@@ -220,7 +224,7 @@ def test_a_task_that_rejects_rows_and_returns_no_output_is_refused(makes: Any) -
         run.commit_now()
 
 
-def test_the_first_committer_of_a_phase_keeps_the_rejected_rows(
+def test_the_first_committer_of_a_commit_phase_writes_the_rejected_rows(
     makes: Any, aside: DeltaTable, state: MemoryState
 ) -> None:
     class Rejecting(PhaseRun):
@@ -284,7 +288,7 @@ def test_a_restatement_with_the_same_rejected_rows_inherits_the_accepted_limit(
 
 
 @pytest.mark.parametrize("rejected", [True, False])
-def test_a_day_with_rejected_rows_cannot_be_restated_without_their_table(
+def test_a_day_with_rejected_rows_cannot_be_restated_without_the_table_for_rejected_rows(
     makes: Any, make: Any, state: MemoryState, rejected: bool
 ) -> None:
     begun(makes(), *[("x", "odd")] * rejected).commit_now()
@@ -302,7 +306,7 @@ def test_a_day_with_rejected_rows_cannot_be_restated_without_their_table(
         assert problem is None
 
 
-def test_a_day_without_rejected_rows_is_restated_without_their_table(
+def test_a_day_without_rejected_rows_is_restated_without_the_table_for_rejected_rows(
     makes: Any, state: MemoryState, aside: DeltaTable
 ) -> None:
     begun(makes()).commit_now()
@@ -315,7 +319,7 @@ def test_a_day_without_rejected_rows_is_restated_without_their_table(
     assert kept(aside) == [(2, "count", "odd", "x")]
 
 
-def test_another_table_of_rejected_rows_can_replace_a_forgotten_table(
+def test_a_second_table_for_rejected_rows_is_accepted_after_the_first_one_was_forgotten(
     makes: Any, state: MemoryState, aside: DeltaTable, tmp_path: Path
 ) -> None:
     begun(makes(), ("x", "odd")).commit_now()
@@ -334,7 +338,9 @@ def test_another_table_of_rejected_rows_can_replace_a_forgotten_table(
 
 
 @pytest.mark.parametrize(("most", "passes"), [(0.1, False), (0.2, True), (0.5, True), (1, False), (2, True)])
-def test_a_task_may_reject_up_to_the_limit(makes: Any, aside: DeltaTable, most: float, passes: bool) -> None:
+def test_a_task_may_reject_as_many_rows_as_its_limit_allows(
+    makes: Any, aside: DeltaTable, most: float, passes: bool
+) -> None:
     run = begun(makes(max_rejected=most), ("x", "odd"), ("y", "odd"))
     if passes:
         run.commit_now()
@@ -350,7 +356,7 @@ def test_a_task_may_reject_up_to_the_limit(makes: Any, aside: DeltaTable, most: 
     assert aside.read() == []
 
 
-def test_only_the_task_log_names_the_three_most_common_reasons_with_a_row_each(
+def test_only_the_task_log_shows_the_three_most_common_reasons_with_one_row_each(
     makes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reasons = ["a", "b", "b", "c", "c", "c", "d", "d", "d", "d"]
@@ -376,7 +382,7 @@ def test_the_limit_of_rejected_rows_applies_to_each_task(makes: Any, aside: Delt
     assert len(kept(aside)) == 2
 
 
-def test_a_limit_as_a_share_is_refused_if_the_number_of_read_rows_is_unknown(makes: Any) -> None:
+def test_a_limit_as_a_share_of_the_rows_is_refused_if_the_number_of_read_rows_is_unknown(makes: Any) -> None:
     run = makes(max_rejected=0.5)
     run.begin()
     processing = run.start()
@@ -386,7 +392,7 @@ def test_a_limit_as_a_share_is_refused_if_the_number_of_read_rows_is_unknown(mak
         run.commit_now()
 
 
-def test_a_transaction_with_too_many_rejected_rows_is_blocked_at_once(makes: Any) -> None:
+def test_a_transaction_with_too_many_rejected_rows_is_blocked_immediately(makes: Any) -> None:
     run = begun(makes(max_rejected=1), ("x", "odd"), ("y", "odd"))
     commit = run.commit()
     with pytest.raises(AirflowFailException, match="check 'rejected' failed") as failure, final_errors():
@@ -400,7 +406,7 @@ def test_a_transaction_with_too_many_rejected_rows_is_blocked_at_once(makes: Any
     assert render.details(details)["rejected"] == "count: rejected 2 of 10 rows, used 8"
 
 
-def test_show_says_how_many_rows_a_task_has_used(makes: Any) -> None:
+def test_show_prints_how_many_rows_a_task_has_rejected_and_how_many_it_has_used(makes: Any) -> None:
     run = begun(makes(), ("x", "odd"))
     run.commit_now()
     details = transaction_details(run.spec.memory, run.spec.paths, 1)
@@ -410,7 +416,7 @@ def test_show_says_how_many_rows_a_task_has_used(makes: Any) -> None:
 # --- bad input
 
 
-def test_more_rejected_rows_than_were_read_are_refused(makes: Any) -> None:
+def test_a_task_that_rejects_more_rows_than_it_has_read_is_refused(makes: Any) -> None:
     run = makes()
     run.begin()
     with pytest.raises(StagingError, match=r"the task rejected 11 rows but read only 10\. Reject each row"):
@@ -423,7 +429,7 @@ def test_more_rejected_rows_than_were_read_are_refused(makes: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "  "])
-def test_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
+def test_a_rejection_with_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
     run = makes()
     run.begin()
     with pytest.raises(StagingError, match=r"task count in transaction 1\.1 refused: reason = ' *' is empty\. Explain"):
@@ -431,7 +437,9 @@ def test_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "reason"), [(3, "odd"), ("x", None), ([{("a", 1): 2}], "odd")])
-def test_an_invalid_row_or_reason_is_refused_in_one_line(makes: Any, rows: Any, reason: Any) -> None:
+def test_a_rejection_with_an_invalid_row_or_reason_is_refused_with_a_one_line_error(
+    makes: Any, rows: Any, reason: Any
+) -> None:
     run = makes()
     run.begin()
     with pytest.raises(StagingError, match=r"the argument contains no rows \(.*\)\. Pass dicts, texts") as refused:
@@ -439,7 +447,7 @@ def test_an_invalid_row_or_reason_is_refused_in_one_line(makes: Any, rows: Any, 
     assert "\n" not in str(refused.value)
 
 
-def test_reject_is_refused_if_no_commit_keeps_the_rejected_rows(makes: Any) -> None:
+def test_a_rejection_is_refused_if_no_committer_writes_the_rejected_rows(makes: Any) -> None:
     match = r"the transaction has no table for rejected rows\. Set Transaction\(\.\.\., rejected="
     run = makes(rejected=None)
     run.begin()
@@ -458,7 +466,7 @@ def test_the_output_name_of_rejected_rows_is_reserved(makes: Any) -> None:
         CurrentBatch(run.start()).stage([{"a": 1}], REJECTED)
 
 
-def test_a_table_of_another_topology_is_refused_at_the_commit(
+def test_a_table_that_belongs_to_another_topology_is_refused_at_the_commit(
     makes: Any, aside: DeltaTable, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(makes(), ("x", "odd")).commit_now()
@@ -470,7 +478,7 @@ def test_a_table_of_another_topology_is_refused_at_the_commit(
     assert kept(aside) == [(1, "count", "odd", "x")]
 
 
-def test_a_commit_is_refused_if_the_table_of_rejected_rows_was_removed_from_the_block(
+def test_a_commit_with_rejected_rows_is_refused_after_the_option_rejected_was_removed(
     makes: Any, aside: DeltaTable, state: MemoryState
 ) -> None:
     changed = makes("r1")
@@ -510,7 +518,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_process_that_dies_at_any_point_leaves_each_rejected_row_once(
+def test_each_rejected_row_is_stored_once_even_if_the_process_is_killed_at_any_point(
     makes: Any, aside: DeltaTable, state: MemoryState, points: Any, point: str
 ) -> None:
     points.arm(point, "raise", txid=1)
@@ -528,7 +536,7 @@ def test_a_process_that_dies_at_any_point_leaves_each_rejected_row_once(
     assert counts(state) == {"a": 9}
 
 
-def test_a_reading_that_spark_may_have_stopped_does_not_limit_rejected_rows(makes: Any) -> None:
+def test_the_limit_of_rejected_rows_is_not_checked_if_spark_may_have_stopped_reading_early(makes: Any) -> None:
     run = makes()
     run.begin()
     processing = run.start()
@@ -537,7 +545,7 @@ def test_a_reading_that_spark_may_have_stopped_does_not_limit_rejected_rows(make
     run.end(processing, rows(a=1))
 
 
-def test_a_sql_table_keeps_rejected_rows(makes: Any, state: MemoryState, tmp_path: Path) -> None:
+def test_rejected_rows_can_be_stored_in_a_sql_table(makes: Any, state: MemoryState, tmp_path: Path) -> None:
     table = SqlTable.from_url(f"sqlite:///{tmp_path}/aside.db", table="rejected")
     updates = [update(state), Update(None, table, "worker")]
     begun(makes("r1", updates, rejected=table), ("x", "odd"), ({"n": 1}, "late")).commit_now()

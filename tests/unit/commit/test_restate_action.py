@@ -173,7 +173,7 @@ def test_each_requested_transaction_is_processed_again_and_replaces_its_contribu
     assert set(world.versions.values()) == {True}
 
 
-def test_a_restatement_leaves_one_place_of_the_window_free_and_the_rest_are_requests(world: World) -> None:
+def test_restate_starts_runs_until_one_place_is_left_and_keeps_the_other_requests(world: World) -> None:
     done = world.restate(1, 2, 3, 4, 5)
     started = [each.txid for each in done if each.what.startswith("its run was cleared")]
     assert (started, world.wished) == ([1, 2, 3], [1, 2, 3, 4, 5])
@@ -189,7 +189,7 @@ def test_restate_without_txids_continues_the_requested_restatements(world: World
 
 @pytest.mark.parametrize("point", ["after_wish", "after_start"])
 @pytest.mark.parametrize("txid", [1, 2, 3])
-def test_a_killed_and_repeated_restate_action_restates_each_transaction_once(
+def test_a_restate_action_that_is_killed_and_repeated_restates_each_transaction_once(
     world: World, point: str, txid: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"restate.{point}:txid={txid}:raise:once={tmp_path / 'hit'}")
@@ -210,7 +210,9 @@ def by_date(world: World) -> list[int]:
     return [read.peek(Binding, world.spec.paths.run(f"r{number}")).txid for number in range(1, 6)]
 
 
-def test_dates_select_the_transactions_that_count_for_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restate_by_dates_selects_the_transactions_that_are_current_for_these_dates(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     days = [datetime(2013, 1, day, tzinfo=timezone.utc) for day in range(1, 6)]
     intervals = [compat.ScheduledInterval(start, start, end, end) for start, end in pairwise(days)]
     monkeypatch.setattr(
@@ -231,14 +233,14 @@ def test_dates_select_the_transactions_that_count_for_them(world: World, monkeyp
         dated_transactions(world.target(), "2013-01-01", "2013-01-02")
 
 
-def test_restating_with_another_reason_restates_again(world: World) -> None:
+def test_a_restatement_with_another_reason_restates_the_transaction_again(world: World) -> None:
     world.follow(1, 2, dated=True)
     world.counted = 5
     world.follow(*by_date(world)[:2], dated=True, audit=Audit("ada", "another bug"))
     assert world.total == 13
 
 
-def test_the_txid_of_a_restated_transaction_selects_its_restatement(world: World) -> None:
+def test_the_txid_of_a_restated_transaction_selects_the_newest_restatement(world: World) -> None:
     world.follow(1)
     assert "it restated transaction 1" in world.action(1).preview().effects[0].what
     (told,) = world.restate(1)
@@ -248,7 +250,7 @@ def test_the_txid_of_a_restated_transaction_selects_its_restatement(world: World
     assert world.total == 11
 
 
-def test_a_preview_names_the_keys_that_would_be_replaced_and_changes_nothing(
+def test_a_preview_of_a_restatement_names_the_keys_to_replace_and_changes_nothing(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = MemoryState("words", keys=["word"], values={"count": Sum("double")})
@@ -263,7 +265,9 @@ def test_a_preview_names_the_keys_that_would_be_replaced_and_changes_nothing(
     assert world.wished == []
 
 
-def test_a_preview_names_tasks_that_read_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_of_a_restatement_names_the_tasks_that_read_its_states(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def look_up(rows: Any) -> Any:
         return [state_query(row, state=None) for row in rows]  # type: ignore[name-defined] # noqa: F821
 
@@ -288,7 +292,7 @@ def refusal(world: World, *txids: int, **options: Any) -> str:
     return str(refused.value)
 
 
-def test_a_transaction_whose_rows_are_missing_is_refused_without_changed_rows(world: World) -> None:
+def test_a_restatement_of_missing_rows_is_refused_without_the_option_for_changed_rows(world: World) -> None:
     world.source.gone = "file a.csv is missing"
     told = refusal(world, 1)
     assert told == (
@@ -298,14 +302,16 @@ def test_a_transaction_whose_rows_are_missing_is_refused_without_changed_rows(wo
     assert world.follow(1, changed_rows=True) == ["All 1 transactions are restated."]
 
 
-def test_restating_with_changed_rows_is_refused_for_a_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_for_changed_rows_is_refused_if_the_source_is_a_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Rereadable, "rows_can_change", False)
     assert "reads a log, whose rows never change. Nothing was changed. Without --changed-rows" in refusal(
         world, 1, changed_rows=True
     )
 
 
-def test_open_skipped_and_unknown_transactions_are_refused_together(world: World) -> None:
+def test_restate_refuses_open_and_skipped_and_unknown_transactions_in_one_error(world: World) -> None:
     run = world.run_of("r6")
     run.begin()
     told = refusal(world, 1, 6, 9).splitlines()
@@ -314,19 +320,19 @@ def test_open_skipped_and_unknown_transactions_are_refused_together(world: World
     assert told[1].startswith("No transaction 9 of topology 'numbers'")
 
 
-def test_a_transaction_of_a_state_that_the_dag_no_longer_writes_is_refused(world: World) -> None:
+def test_a_restatement_is_refused_if_the_dag_no_longer_writes_a_state_of_the_transaction(world: World) -> None:
     world.updates = [update(MemoryState("other", keys=["word"], values={"count": Count()}))]
     told = refusal(world, 1)
     assert "it has written state 'words', which the DAG no longer writes" in told
     assert "--withdraw" not in told
 
 
-def test_a_missing_journal_entry_is_refused(world: World) -> None:
+def test_a_restatement_without_its_journal_entry_is_refused(world: World) -> None:
     world.spec.staging().forget(world.ledger.incarnation())
     assert re.search(r"entry \S+/1-\w+", refusal(world, 1), re.IGNORECASE)
 
 
-def test_a_transaction_that_is_already_being_restated_is_left_to_its_restatement(world: World) -> None:
+def test_a_second_restatement_is_not_requested_while_the_first_one_is_open(world: World) -> None:
     world.restate(1)
     run = world.run_of("r1")
     run.begin()
@@ -336,7 +342,7 @@ def test_a_transaction_that_is_already_being_restated_is_left_to_its_restatement
 # --- withdrawal, skips
 
 
-def test_a_request_can_be_withdrawn_until_its_run_has_begun(world: World) -> None:
+def test_a_request_can_be_withdrawn_until_its_restatement_has_begun(world: World) -> None:
     world.restate(1, 2, in_flight=1)
     withdrawal = WishWithdrawal(world.target(), [2])
     assert [each.txid for each in withdrawal.preview().effects] == [2]
@@ -353,7 +359,7 @@ def test_all_requests_can_be_withdrawn_at_once(world: World) -> None:
     assert world.wished == []
 
 
-def test_a_run_that_fails_before_its_begin_is_named_with_the_withdraw_command(world: World) -> None:
+def test_the_answer_names_a_run_that_failed_before_its_begin_and_the_command_that_withdraws_it(world: World) -> None:
     def fails(seconds: float) -> None:
         for run_id, found in world.states.items():
             world.states[run_id] = "failed" if found == "queued" else found
@@ -367,7 +373,7 @@ def test_a_run_that_fails_before_its_begin_is_named_with_the_withdraw_command(wo
     assert line.endswith("To withdraw the request: airflow tx restate numbers 1 --withdraw")
 
 
-def test_an_interval_stays_committed_during_and_after_a_skipped_restatement(world: World) -> None:
+def test_an_interval_stays_committed_during_its_restatement_and_after_that_is_skipped(world: World) -> None:
     world.restate(1)
     run = world.run_of("r1")
     run.begin()
@@ -385,7 +391,7 @@ def test_an_interval_stays_committed_during_and_after_a_skipped_restatement(worl
 
 
 @pytest.mark.parametrize("txids", [0, 1], ids=["lost whole", "a backup"])
-def test_a_restatement_is_refused_while_a_state_lacks_transactions(
+def test_a_restatement_is_refused_if_the_state_lacks_committed_transactions(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch, txids: int
 ) -> None:
     world = World(make, state, monkeypatch)
@@ -412,7 +418,7 @@ def test_a_restatement_is_refused_while_a_state_lacks_transactions(
     ("kind", "shown"),
     [("opaque", "other transactions have contributed to 1 of these keys"), ("transactional", "the new")],
 )
-def test_a_preview_names_the_keys_that_may_be_refused(
+def test_a_preview_of_a_restatement_names_the_keys_that_may_be_refused(
     make: Any, monkeypatch: pytest.MonkeyPatch, kind: str, shown: str
 ) -> None:
     best = MemoryState("best", keys=["word"], values={"count": Max()}, kind=kind)
@@ -426,7 +432,7 @@ def test_a_preview_names_the_keys_that_may_be_refused(
     assert "{'word': 'count'}" in line or kind == "transactional"
 
 
-def test_a_preview_warns_that_rows_deleted_by_a_person_come_back(
+def test_a_preview_of_a_restatement_warns_that_rows_deleted_by_a_person_come_back(
     make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     table = SqlTable.from_url(f"sqlite:///{tmp_path}/words.db", table="words")
@@ -457,7 +463,7 @@ def deleted(world: World, key: str = "count") -> None:
     del world.state.database.rows[key,]
 
 
-def test_a_restatement_takes_no_value_back_from_a_key_whose_deletion_was_accepted(world: World) -> None:
+def test_a_restatement_takes_back_no_value_of_a_key_whose_deletion_was_accepted(world: World) -> None:
     deleted(world)
     assert accepted(world)[-1] == "accepted: 1 key is gone, and no restatement takes back the lost values"
     world.execute("r6")  # it comes back
@@ -465,7 +471,7 @@ def test_a_restatement_takes_no_value_back_from_a_key_whose_deletion_was_accepte
     assert world.total == 2 + 2
 
 
-def test_a_recreated_key_is_restated_normally_for_later_transactions(world: World) -> None:
+def test_a_key_that_was_created_again_is_restated_normally_for_later_transactions(world: World) -> None:
     deleted(world)
     accepted(world)
     world.counted = 1
@@ -478,7 +484,7 @@ def test_a_recreated_key_is_restated_normally_for_later_transactions(world: Worl
     assert world.total == 4
 
 
-def test_a_restatement_of_a_deleted_key_continues_after_the_deletion_is_accepted(world: World) -> None:
+def test_a_refused_restatement_of_a_deleted_key_continues_after_the_deletion_is_accepted(world: World) -> None:
     deleted(world)
     world.restate(2)
     with pytest.raises(NotTakenBack, match="airflow tx accept-change numbers --state words --why TEXT"):
@@ -488,7 +494,7 @@ def test_a_restatement_of_a_deleted_key_continues_after_the_deletion_is_accepted
     assert world.total == 2
 
 
-def test_a_deletion_accepted_while_a_restatement_waits_is_noticed_at_its_turn(world: World) -> None:
+def test_a_deletion_that_is_accepted_while_a_restatement_waits_is_noticed_when_it_has_the_turn(world: World) -> None:
     world.restate(2)
     run = world.run_of("r2")
     run.begin()
@@ -511,7 +517,7 @@ def test_an_accepted_deletion_cannot_be_accepted_again(world: World) -> None:
         accepted(world)
 
 
-def test_accepting_a_deletion_with_a_too_large_journal_ends_earlier_restatements(
+def test_an_accepted_deletion_with_a_large_journal_prevents_earlier_restatements(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(value_acceptance, "MOST_ENTRIES", 4)
@@ -523,7 +529,7 @@ def test_accepting_a_deletion_with_a_too_large_journal_ends_earlier_restatements
     assert world.follow(6) == ["All 1 transactions are restated."]
 
 
-def test_keys_deleted_before_a_reset_do_not_affect_the_next_incarnation(world: World) -> None:
+def test_keys_that_were_deleted_before_a_reset_have_no_effect_on_the_next_incarnation(world: World) -> None:
     deleted(world)
     accepted(world)
     ledger = world.ledger
@@ -565,7 +571,7 @@ def follow_up(world: World, why: str = "") -> list[EffectLine]:
     return list(CorrectionRestatement(world.target()).execute(Audit("ada", why)))
 
 
-def test_transactions_that_are_behind_are_requested_with_the_corrections_as_the_reason(following: World) -> None:
+def test_restate_follow_requests_all_transactions_that_are_behind_and_names_the_corrections(following: World) -> None:
     answer = CorrectionRestatement(following.target()).preview()
     assert (answer.needs_reason, answer.refused) == (False, ())
     assert "transactions 1, 2 of topology numbers" in answer.sentence
@@ -577,19 +583,19 @@ def test_transactions_that_are_behind_are_requested_with_the_corrections_as_the_
     assert following.ledger.followed().txid == 9
 
 
-def test_a_person_may_give_another_reason(following: World) -> None:
+def test_a_person_may_give_another_reason_for_follow_ups(following: World) -> None:
     follow_up(following, ADA.why)
     assert {each.why for each in following.ledger.wishes()} == {ADA.why}
 
 
-def test_a_noted_transaction_that_is_still_behind_is_requested_again(following: World) -> None:
+def test_a_transaction_that_was_noted_as_behind_and_is_still_behind_is_requested_again(following: World) -> None:
     following.ledger.note_behind(1, {3: 9}, why="its check failed")
     follow_up(following)
     assert [each.txid for each in following.ledger.wishes()] == [1, 2]
     assert following.ledger.noted_behind()[1].why == ""
 
 
-def test_a_follow_up_that_cannot_be_restated_is_noted_and_does_not_stop_others(following: World) -> None:
+def test_a_follow_up_that_cannot_be_restated_is_noted_and_the_other_follow_ups_continue(following: World) -> None:
     following.source.gone = "its rows are gone"
     following.source.behind = {1: {3: 9}}
     answer = CorrectionRestatement(following.target()).preview()
@@ -601,7 +607,7 @@ def test_a_follow_up_that_cannot_be_restated_is_noted_and_does_not_stop_others(f
     assert "its rows are gone" in following.ledger.noted_behind()[1].why
 
 
-def test_restate_follow_reports_if_no_transaction_is_behind(following: World) -> None:
+def test_the_answer_of_restate_follow_says_that_no_transaction_is_behind(following: World) -> None:
     following.source.behind = {}
     answer = CorrectionRestatement(following.target()).preview()
     assert answer.effects == ()
@@ -615,13 +621,13 @@ def test_restate_follow_is_refused_for_a_topology_without_an_upstream_topology(w
         follow_up(world)
 
 
-def test_a_correction_of_a_transaction_that_was_restated_since_the_comparison_is_requested(following: World) -> None:
+def test_a_correction_requests_the_newest_restatement_of_a_transaction_and_not_the_original(following: World) -> None:
     following.follow(1)  # 6 counts for it now
     follow_up(following)
     assert following.wished == [2, 6]
 
 
-def test_a_stale_transaction_that_was_restated_since_the_comparison_is_not_requested(world: World) -> None:
+def test_a_stale_transaction_that_was_restated_after_the_comparison_is_not_requested(world: World) -> None:
     other = [StaleLine(txid, f"r{txid}", StaleReason.CODE, "task count has other code", None) for txid in (1, 2)]
     action = StaleRestatement(world.target())
     action.stale = Stale(tuple(other), 5, {})

@@ -68,7 +68,7 @@ def wanted(run: Run, *, changed_rows: bool = False) -> None:
     ledger.run(want, WishRequest(1, "r1", "r1", changed_rows=changed_rows), ADA)
 
 
-def test_the_batch_of_a_restatement_comes_from_the_journal_entry(run: Run, source: Told) -> None:
+def test_the_batch_of_a_restatement_is_read_from_the_journal_entry(run: Run, source: Told) -> None:
     first = run.begun
     wanted(run)
     again = run.begin()
@@ -78,7 +78,7 @@ def test_the_batch_of_a_restatement_comes_from_the_journal_entry(run: Run, sourc
     assert again.replaces.txid == 1
 
 
-def test_missing_rows_are_refused_before_a_txid_is_allocated(run: Run, source: Told) -> None:
+def test_a_restatement_whose_source_rows_are_missing_is_refused_before_it_gets_a_txid(run: Run, source: Told) -> None:
     wanted(run)
     source.gone = "file a.csv is missing"
     with pytest.raises(RestateRefused, match=r"transaction 1 of numbers refused: .* file a.csv is missing.*--withdraw"):
@@ -87,13 +87,13 @@ def test_missing_rows_are_refused_before_a_txid_is_allocated(run: Run, source: T
     assert run.begin().txid == 2
 
 
-def test_changed_rows_are_decided_again_and_may_differ(run: Run, source: Told) -> None:
+def test_the_batch_of_a_restatement_with_changed_rows_is_decided_again_and_may_differ(run: Run, source: Told) -> None:
     wanted(run, changed_rows=True)
     source.gone = "file a.csv had 3 bytes, and has 4"
     assert run.begin().metadata[-1] == "as now"
 
 
-def test_a_missing_journal_entry_is_refused_by_name(run: Run) -> None:
+def test_the_error_for_a_missing_journal_entry_names_the_entry(run: Run) -> None:
     wanted(run)
     run.spec.staging().forget(run.spec.ledger(run.spec.memory).incarnation())
     with pytest.raises(EntryMissing, match="/1-"):

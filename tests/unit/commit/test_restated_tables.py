@@ -136,7 +136,7 @@ GIVEN = {1: rows(a=1, b=2), 2: rows(a=10, b=-10), 4: rows(a=5, c=9), 5: rows(b=3
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_rows_missing_in_the_journal_are_restated_and_each_row_is_in_the_table_once(
+def test_rows_without_a_journal_are_restated_and_each_row_is_in_the_table_once(
     makes: Any, place: Any, when: str
 ) -> None:
     run, backups = story(makes, place)
@@ -157,7 +157,9 @@ def test_rows_missing_in_the_journal_are_restated_and_each_row_is_in_the_table_o
     assert findings(run, place) == ()
 
 
-def test_a_roll_forward_restates_only_with_the_option_that_the_refusal_names(makes: Any, place: Any) -> None:
+def test_a_roll_forward_restates_transactions_only_with_the_option_that_its_refusal_names(
+    makes: Any, place: Any
+) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = committed(makes, rows(b=2))
@@ -171,7 +173,7 @@ def test_a_roll_forward_restates_only_with_the_option_that_the_refusal_names(mak
     assert (place.words(), wished(run)) == (before, [])
 
 
-def test_a_completely_lost_table_is_restated(makes: Any, place: Any) -> None:
+def test_a_table_that_is_lost_completely_is_restored_by_restatements(makes: Any, place: Any) -> None:
     run, _ = story(makes, place)
     truth = place.words()
     place.lose_all()
@@ -183,7 +185,7 @@ def test_a_completely_lost_table_is_restated(makes: Any, place: Any) -> None:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_rows_that_went_back_without_their_fence_are_restated(make: Any, tmp_path: Path, when: str) -> None:
+def test_rows_that_were_set_back_without_their_fence_are_restated(make: Any, tmp_path: Path, when: str) -> None:
     place = TableWithoutRows(tmp_path)
     makes = made_with(make, Rereadable(), place.state)
     run, backups = story(makes, place)
@@ -198,7 +200,7 @@ def test_rows_that_went_back_without_their_fence_are_restated(make: Any, tmp_pat
 
 
 @pytest.mark.parametrize("repeated", [again, rolled], ids=["as before", "without the option"])
-def test_an_interrupted_repair_can_be_repeated_at_every_step_even_without_the_option(
+def test_a_repair_that_was_interrupted_at_any_step_can_be_repeated_without_the_option(
     makes: Any, place: Any, repeated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -239,7 +241,7 @@ def test_an_interrupted_repair_can_be_repeated_at_every_step_even_without_the_op
     assert points == ["roll_forward.begun", *["roll_forward.wrote"] * 4]
 
 
-def test_an_interrupted_repair_blocks_every_commit_until_it_is_repeated(
+def test_an_interrupted_repair_refuses_every_commit_until_it_is_repeated(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -283,7 +285,7 @@ def test_the_later_of_two_simultaneous_repairs_continues_and_requests_each_trans
     assert findings(run, place) == ()
 
 
-def test_the_repair_is_refused_if_another_state_cannot_take_its_rows_back(
+def test_the_repair_is_refused_if_another_state_cannot_take_back_its_rows(
     make: Any, place: Any, source: Rereadable, tmp_path: Path
 ) -> None:
     guard = SqlGuard.from_url(f"sqlite:///{tmp_path / 'other.db'}", name="own", statements=[])
@@ -309,7 +311,9 @@ def made_with(make: Any, source: Any, *states: Any) -> Any:
     return made
 
 
-def test_rows_that_the_source_no_longer_has_are_named(makes: Any, place: Any, source: Rereadable) -> None:
+def test_the_error_names_transactions_whose_rows_the_source_no_longer_has(
+    makes: Any, place: Any, source: Rereadable
+) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = committed(makes, rows(b=1))
@@ -321,7 +325,7 @@ def test_rows_that_the_source_no_longer_has_are_named(makes: Any, place: Any, so
     assert wished(run) == []
 
 
-def test_without_a_journal_no_transaction_can_be_processed_again(makes: Any, place: Any) -> None:
+def test_a_transaction_without_a_journal_entry_cannot_be_processed_again(makes: Any, place: Any) -> None:
     committed(makes, rows(a=1), journal=timedelta(0))
     kept = place.backup()
     run = committed(makes, rows(b=1), journal=timedelta(0))
@@ -331,7 +335,7 @@ def test_without_a_journal_no_transaction_can_be_processed_again(makes: Any, pla
     assert f"--state-lost {place.state.name}" in told
 
 
-def test_rows_in_the_journal_are_rewritten_and_only_missing_rows_are_restated(
+def test_rows_in_the_journal_are_written_again_and_only_the_other_missing_rows_are_restated(
     make: Any, tmp_path: Path, source: Rereadable
 ) -> None:
     place = TableWithoutRows(tmp_path)
@@ -352,7 +356,7 @@ def test_rows_in_the_journal_are_rewritten_and_only_missing_rows_are_restated(
     assert findings(run, place) == ()
 
 
-def test_a_missing_journal_entry_is_named_and_no_record_is_changed(
+def test_the_error_names_a_missing_journal_entry_and_no_record_is_changed(
     make: Any, tmp_path: Path, source: Rereadable
 ) -> None:
     place = TableWithoutRows(tmp_path)
@@ -370,7 +374,7 @@ def test_a_missing_journal_entry_is_named_and_no_record_is_changed(
 
 
 @pytest.mark.parametrize("repeated", [again, rolled], ids=["as before", "without the option"])
-def test_rows_set_back_without_their_fence_are_restated_after_several_interrupted_repairs(
+def test_rows_that_were_set_back_without_their_fence_are_restated_after_several_interruptions(
     make: Any, tmp_path: Path, repeated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = TableWithoutRows(tmp_path)
@@ -404,7 +408,7 @@ def test_rows_set_back_without_their_fence_are_restated_after_several_interrupte
     assert findings(run, place) == ()
 
 
-def test_a_keyed_state_beside_the_restated_table_keeps_exact_values(
+def test_a_keyed_state_next_to_the_restated_table_keeps_exact_values(
     make: Any, place: Any, source: Rereadable, tmp_path: Path
 ) -> None:
     beside = InMemory(tmp_path, "opaque")
@@ -417,7 +421,7 @@ def test_a_keyed_state_beside_the_restated_table_keeps_exact_values(
     assert (place.words(), values(beside)) == truth
 
 
-def test_the_preview_names_the_transactions_to_process_again_and_changes_nothing(makes: Any, place: Any) -> None:
+def test_the_preview_names_the_transactions_to_restate_and_changes_nothing(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["2"]()
     before = (place.words(), run.spec.memory.snapshot())
@@ -433,7 +437,7 @@ def test_the_preview_names_the_transactions_to_process_again_and_changes_nothing
     assert (place.words(), run.spec.memory.snapshot()) == before
 
 
-def test_a_withdrawn_restatement_of_lost_rows_stays_a_finding(makes: Any, place: Any) -> None:
+def test_verify_reports_a_lost_transaction_whose_restatement_was_withdrawn(makes: Any, place: Any) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = committed(makes, rows(b=1))
@@ -444,7 +448,7 @@ def test_a_withdrawn_restatement_of_lost_rows_stays_a_finding(makes: Any, place:
     assert findings(run, place) == (told,)
 
 
-def test_a_loss_accepted_after_withdrawn_restatements_is_named_as_given_up_and_is_no_finding(
+def test_verify_does_not_report_a_loss_that_was_accepted_after_its_restatements_were_withdrawn(
     makes: Any, place: Any
 ) -> None:
     committed(makes, rows(a=1))
@@ -467,7 +471,7 @@ def test_a_loss_accepted_after_withdrawn_restatements_is_named_as_given_up_and_i
     assert audited(run, place).findings == ()
 
 
-def test_a_loss_whose_acceptance_was_killed_is_not_taken_for_complete(
+def test_a_loss_is_not_treated_as_accepted_if_its_acceptance_was_killed(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -488,7 +492,9 @@ def test_a_loss_whose_acceptance_was_killed_is_not_taken_for_complete(
     assert seen_state(ledger, place.state).found is None
 
 
-def test_a_restored_backup_that_has_the_rows_is_accepted_instead_of_restatements(makes: Any, place: Any) -> None:
+def test_no_restatement_is_needed_if_a_complete_backup_is_restored_before_the_restatements_run(
+    makes: Any, place: Any
+) -> None:
     run, backups = story(makes, place)
     whole, truth = place.backup(), place.words()
     first = make_aside(place)
@@ -519,7 +525,7 @@ def make_aside(place: Any) -> Any:
     return back
 
 
-def test_a_second_restore_does_not_repeat_restatements_that_already_replaced_the_transactions(
+def test_a_second_repair_requests_no_restatement_of_a_transaction_that_was_already_replaced(
     makes: Any, place: Any
 ) -> None:
     run, backups = story(makes, place)
@@ -535,7 +541,7 @@ def test_a_second_restore_does_not_repeat_restatements_that_already_replaced_the
     assert findings(run, place) == ()
 
 
-def test_an_unreachable_table_is_not_reported_as_lacking_rows(
+def test_a_table_that_cannot_be_reached_is_not_reported_as_a_table_with_missing_rows(
     make: Any, tmp_path: Path, source: Rereadable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = VacuumedLake(tmp_path)
@@ -554,7 +560,7 @@ def test_an_unreachable_table_is_not_reported_as_lacking_rows(
     assert wished(run) == []
 
 
-def test_a_transaction_that_commits_during_the_repair_is_not_passed_over(make: Any, tmp_path: Path) -> None:
+def test_a_transaction_that_is_committed_during_the_repair_needs_a_second_repair(make: Any, tmp_path: Path) -> None:
     place = TableWithoutRows(tmp_path)
     makes = made_with(make, Rereadable(), place.state)
     committed(makes, rows(a=1))
@@ -580,7 +586,7 @@ def test_a_transaction_that_commits_during_the_repair_is_not_passed_over(make: A
     assert findings(run, place) == ()
 
 
-def test_rows_that_an_open_restatement_has_taken_out_are_passed_over_with_the_lost_rows(
+def test_rows_that_an_open_restatement_has_removed_are_requested_together_with_the_lost_rows(
     make: Any, tmp_path: Path
 ) -> None:
     place = TableWithoutRows(tmp_path)
@@ -597,7 +603,7 @@ def test_rows_that_an_open_restatement_has_taken_out_are_passed_over_with_the_lo
     assert findings(run, place) == ()
 
 
-def test_a_transaction_that_a_later_one_replaced_is_passed_over_and_not_restated(make: Any, tmp_path: Path) -> None:
+def test_a_transaction_that_a_later_one_has_replaced_is_not_restated(make: Any, tmp_path: Path) -> None:
     place = TableWithoutRows(tmp_path)
     with_rows = TableInSqlite(tmp_path)
     makes = made_with(make, Rereadable(), place.state)
@@ -614,7 +620,7 @@ def test_a_transaction_that_a_later_one_replaced_is_passed_over_and_not_restated
     assert findings(run, place) == ()
 
 
-def test_a_restatement_that_has_begun_is_still_requested(makes: Any, place: Any) -> None:
+def test_a_lost_transaction_is_reported_as_requested_while_its_restatement_runs(makes: Any, place: Any) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = committed(makes, rows(b=1))
@@ -628,7 +634,7 @@ def test_a_restatement_that_has_begun_is_still_requested(makes: Any, place: Any)
     assert findings(run, place) == ()
 
 
-def test_a_transaction_that_gave_no_rows_is_not_restated(make: Any, place: Any, source: Rereadable) -> None:
+def test_a_transaction_without_rows_is_not_restated(make: Any, place: Any, source: Rereadable) -> None:
     def made(run_id: str, **options: Any) -> Any:
         return make(run_id, updates=[replace(update(place.state), allow_empty=True)], source=source, **options)
 

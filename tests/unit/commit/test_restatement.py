@@ -55,21 +55,21 @@ def makes(make: Any) -> Any:
 # --- what a state has afterwards
 
 
-def test_a_restatement_replaces_the_old_output_by_the_new_output(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_replaces_the_old_output_with_the_new_output(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=1, b=2))
     committed(makes, rows(a=10))
     committed(makes, rows(a=5, c=7), instead_of=1)
     assert counts(state) == {"a": 15, "b": 0, "c": 7}
 
 
-def test_a_second_restatement_takes_back_the_whole_first_restatement(makes: Any, state: MemoryState) -> None:
+def test_a_second_restatement_takes_back_the_complete_first_restatement(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=7))
     for txid, value in enumerate((10, 12, 13), 1):
         committed(makes, rows(a=value), instead_of=txid)
         assert counts(state) == {"a": value}
 
 
-def test_the_journal_entry_of_a_restatement_has_its_whole_output(makes: Any) -> None:
+def test_the_journal_entry_of_a_restatement_contains_its_complete_output(makes: Any) -> None:
     committed(makes, rows(a=7, b=1))
     run = committed(makes, rows(a=10), instead_of=1)
     entry = journal_of(run).read(entry_of(run, 2))
@@ -77,7 +77,7 @@ def test_the_journal_entry_of_a_restatement_has_its_whole_output(makes: Any) -> 
     assert entry.replaces == {"txid": 1, "entry": entry_of(run, 1)}
 
 
-def test_each_of_several_updates_replaces_its_own_old_output(makes: Any) -> None:
+def test_each_of_several_updates_in_a_restatement_replaces_its_own_old_output(makes: Any) -> None:
     states = [MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two")]
     how: dict[str, Any] = {"updates": [update(each) for each in states]}
     committed(makes, rows(a=1), **how)
@@ -85,14 +85,14 @@ def test_each_of_several_updates_replaces_its_own_old_output(makes: Any) -> None
     assert [counts(each) for each in states] == [{"a": 4, "b": 1}] * 2
 
 
-def test_a_restatement_writes_its_whole_output_into_a_new_state(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_writes_its_complete_output_into_a_new_state(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=1))
     new = MemoryState("new", keys=["word"], values={"count": Sum()})
     committed(makes, rows(a=4), instead_of=1, updates=[update(state), update(new)])
     assert (counts(state), counts(new)) == ({"a": 4}, {"a": 4})
 
 
-def test_a_restatement_finds_a_renamed_state_by_the_note_of_the_rename(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_finds_a_renamed_state_by_the_record_of_the_rename(makes: Any, state: MemoryState) -> None:
     run = committed(makes, rows(a=1))
     ledger = run.spec.ledger(run.spec.memory)
     renamed = MemoryState("terms", keys=["word"], values={"count": Count()}, database=state.database)
@@ -103,7 +103,7 @@ def test_a_restatement_finds_a_renamed_state_by_the_note_of_the_rename(makes: An
     assert counts(renamed) == {"a": 4}
 
 
-def test_a_restatement_of_changed_rows_is_refused_until_a_person_asks_for_the_current_rows(
+def test_a_restatement_with_changed_rows_is_refused_unless_a_person_accepts_the_current_rows(
     makes: Any, state: MemoryState
 ) -> None:
     committed(makes, rows(a=1), source=Mendable())
@@ -124,7 +124,7 @@ def test_a_restatement_with_changed_rows_may_read_other_rows(makes: Any, state: 
     assert counts(state) == {"a": 4}
 
 
-def test_a_source_that_always_reads_the_current_rows_may_give_a_restatement_other_rows(
+def test_a_restatement_may_read_other_rows_if_its_source_always_returns_the_current_rows(
     makes: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Mendable, "keeps_rows", False)
@@ -134,7 +134,7 @@ def test_a_source_that_always_reads_the_current_rows_may_give_a_restatement_othe
 
 
 @pytest.mark.parametrize("when", ["before it read its output", "before its turn"])
-def test_a_restatement_is_refused_if_its_state_was_lost_after_the_restatement_began(
+def test_a_restatement_is_refused_if_the_loss_of_its_state_was_accepted_after_it_began(
     makes: Any, state: MemoryState, when: str
 ) -> None:
     run = committed(makes, rows(a=1))
@@ -151,7 +151,7 @@ def test_a_restatement_is_refused_if_its_state_was_lost_after_the_restatement_be
 
 
 @pytest.mark.parametrize("when", ["before it read its output", "before its turn"])
-def test_a_restatement_finds_a_renamed_state_whose_old_name_another_state_has_now(
+def test_a_restatement_finds_a_renamed_state_although_a_new_state_has_its_old_name(
     makes: Any, state: MemoryState, when: str
 ) -> None:
     run = committed(makes, rows(a=1))
@@ -170,7 +170,9 @@ def test_a_restatement_finds_a_renamed_state_whose_old_name_another_state_has_no
     assert (counts(moved), counts(new)) == ({"a": 6}, {"a": 6})
 
 
-def test_a_restatement_to_no_rows_and_back_to_rows_is_exact(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_to_no_rows_and_a_second_restatement_back_to_rows_are_exact(
+    makes: Any, state: MemoryState
+) -> None:
     committed(makes, rows(a=1))
     committed(makes, [], instead_of=1)
     assert counts(state) == {"a": 0}
@@ -204,7 +206,7 @@ def values_now(how: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "word"}
 
 
-def test_a_column_that_was_dropped_and_added_again_gets_the_whole_new_value(makes: Any) -> None:
+def test_a_column_that_was_dropped_and_added_again_is_restated_with_its_complete_new_value(makes: Any) -> None:
     database = MemoryDatabase()
     how = with_columns(database, count=Sum(), n=Sum())
     committed(makes, filled(count=1, n=100), **how)
@@ -216,7 +218,9 @@ def test_a_column_that_was_dropped_and_added_again_gets_the_whole_new_value(make
     assert values_now(how) == {"count": 7, "n": 73}
 
 
-def test_a_table_column_that_was_dropped_and_added_again_gets_the_whole_new_value(makes: Any, tmp_path: Path) -> None:
+def test_a_table_column_that_was_dropped_and_added_again_gets_its_complete_new_value(
+    makes: Any, tmp_path: Path
+) -> None:
     def table(**values: Any) -> dict[str, Any]:
         url = f"sqlite:///{tmp_path / 'state.db'}"
         return {"updates": [update(SqlState.from_url(url, table="words", keys=["word"], values=values))]}
@@ -240,7 +244,7 @@ def test_a_table_column_that_was_dropped_and_added_again_gets_the_whole_new_valu
     assert values_now(how) == {"count": 8, "n": 73}
 
 
-def test_a_restatement_is_the_first_to_write_a_column_that_was_added_again(makes: Any) -> None:
+def test_a_restatement_may_be_the_first_write_to_a_column_that_was_added_again(makes: Any) -> None:
     database = MemoryDatabase()
     how = with_columns(database, count=Sum(), n=Sum())
     committed(makes, filled(count=1, n=100), **how)
@@ -253,7 +257,7 @@ def test_a_restatement_is_the_first_to_write_a_column_that_was_added_again(makes
     assert values_now(how) == {"count": 6, "n": 80}
 
 
-def test_a_column_that_was_dropped_while_a_restatement_waits_gets_the_whole_new_value(makes: Any) -> None:
+def test_a_column_that_was_dropped_while_a_restatement_waits_gets_its_complete_new_value(makes: Any) -> None:
     database = MemoryDatabase()
     how = with_columns(database, count=Sum(), n=Sum())
     committed(makes, filled(count=1, n=100), **how)
@@ -270,7 +274,7 @@ def test_a_column_that_was_dropped_while_a_restatement_waits_gets_the_whole_new_
     assert values_now(how) == {"count": 6, "n": 70}
 
 
-def test_a_refusal_of_a_column_that_was_added_again_names_a_column_that_may_be_renamed(makes: Any) -> None:
+def test_the_error_for_a_column_that_was_added_again_names_its_possible_new_name(makes: Any) -> None:
     database = MemoryDatabase()
     how = with_columns(database, count=Sum(), n=Sum())
     committed(makes, filled(count=1, n=100), **how)
@@ -281,7 +285,9 @@ def test_a_refusal_of_a_column_that_was_added_again_names_a_column_that_may_be_r
         committed(makes, filled(count=5, total=70, n=70), instead_of=1, **how)
 
 
-def test_columns_of_a_renamed_state_are_kept_under_the_new_name_of_the_state(makes: Any, state: MemoryState) -> None:
+def test_the_columns_of_a_renamed_state_are_recorded_under_the_new_name_of_the_state(
+    makes: Any, state: MemoryState
+) -> None:
     run = committed(makes, rows(a=1))
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(rename_state, state.name, "terms", audit=Audit("ada", "a better name"))
@@ -296,7 +302,7 @@ def sums(kind: str) -> MemoryState:
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_restatement_is_exact_when_it_is_killed_and_replayed_with_floats_in_another_order(
+def test_a_restatement_is_exact_if_it_is_killed_and_replayed_with_floats_in_another_order(
     makes: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = sums(kind)
@@ -323,7 +329,9 @@ def test_replays_of_a_restatement_compare_the_output_and_not_the_difference(make
 # --- refused
 
 
-def test_a_restatement_that_cannot_be_taken_back_is_refused_before_the_turn(makes: Any, store: CountingStore) -> None:
+def test_a_restatement_that_cannot_be_taken_back_is_refused_before_it_has_the_turn(
+    makes: Any, store: CountingStore
+) -> None:
     best = MemoryState("best", keys=["word"], values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
@@ -345,7 +353,9 @@ BEST = partial(MemoryState, "best", keys=["word"])
 
 
 @pytest.mark.parametrize("chosen", [Max(), Min(), First("bigint"), Last("bigint")])
-def test_a_value_to_which_no_other_transaction_has_contributed_is_replaced(makes: Any, chosen: Any) -> None:
+def test_a_restatement_replaces_a_maximum_or_minimum_that_no_other_transaction_has_changed(
+    makes: Any, chosen: Any
+) -> None:
     best = BEST(values={"count": chosen})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9, b=9), **how)
@@ -354,7 +364,7 @@ def test_a_value_to_which_no_other_transaction_has_contributed_is_replaced(makes
         assert counts(best) == {"a": value, "b": None}
 
 
-def test_a_restatement_with_an_equal_output_does_not_prevent_a_later_replacement(makes: Any) -> None:
+def test_a_restatement_with_the_same_output_does_not_prevent_a_later_replacement(makes: Any) -> None:
     best = BEST(values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
@@ -363,7 +373,7 @@ def test_a_restatement_with_an_equal_output_does_not_prevent_a_later_replacement
     assert counts(best) == {"a": 3}
 
 
-def test_a_restatement_that_is_killed_and_replayed_replaces_the_value_once_more(
+def test_a_restatement_that_was_killed_after_its_write_replaces_the_value_exactly_in_a_replay(
     makes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     best = BEST(values={"count": Max()})
@@ -384,7 +394,7 @@ def test_a_restatement_that_is_killed_and_replayed_replaces_the_value_once_more(
     assert counts(best) == {"a": 5}
 
 
-def test_a_transaction_that_contributes_while_a_restatement_waits_is_noticed_at_its_turn(makes: Any) -> None:
+def test_a_transaction_that_adds_to_the_value_while_a_restatement_waits_is_noticed_at_its_turn(makes: Any) -> None:
     best = BEST(values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
@@ -400,7 +410,7 @@ def test_a_transaction_that_contributes_while_a_restatement_waits_is_noticed_at_
     assert counts(best) == {"a": 9}
 
 
-def test_a_value_that_a_person_has_changed_is_not_replaced(makes: Any) -> None:
+def test_a_restatement_does_not_replace_a_value_that_a_person_has_changed(makes: Any) -> None:
     best = BEST(values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
@@ -409,7 +419,7 @@ def test_a_value_that_a_person_has_changed_is_not_replaced(makes: Any) -> None:
         committed(makes, rows(a=3), instead_of=1, **how)
 
 
-def test_the_receipt_of_replaced_values_has_the_difference_of_the_sums(makes: Any) -> None:
+def test_the_receipt_of_replaced_values_contains_the_difference_of_the_sums(makes: Any) -> None:
     best = BEST(values={"count": Sum(), "most": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     outputs = [[{"word": word, "count": n, "most": n} for word in "ab"] for n in (9, 4)]
@@ -422,7 +432,7 @@ def test_the_receipt_of_replaced_values_has_the_difference_of_the_sums(makes: An
     assert [each.text for each in best.receipts()][1] == Receipt.from_json(history.receipt).text
 
 
-def test_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None:
+def test_a_restatement_of_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None:
     states = [MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two")]
     how: dict[str, Any] = {"updates": [update(each) for each in states]}
     committed(makes, rows(a=1, b=2), **how)
@@ -435,7 +445,7 @@ def test_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None
     assert [fence.token.txid for fence in fences if fence is not None] == [2, 2]
 
 
-def test_a_changed_journal_entry_is_refused(makes: Any) -> None:
+def test_a_restatement_from_a_changed_journal_entry_is_refused(makes: Any) -> None:
     committed(makes, rows(a=1))
     run = begun(makes, rows(a=2), instead_of=1)
     files = run.spec.staging().files
@@ -445,7 +455,7 @@ def test_a_changed_journal_entry_is_refused(makes: Any) -> None:
         run.commit_now()
 
 
-def test_a_restatement_logs_how_far_sums_of_doubles_may_be_wrong(makes: Any) -> None:
+def test_a_restatement_logs_how_large_the_error_in_sums_of_doubles_may_be(makes: Any) -> None:
     how: dict[str, Any] = {"updates": [update(sums("opaque"))]}
     committed(makes, rows(a=1e18), **how)
     run = committed(makes, rows(a=3.0), instead_of=1, **how)
@@ -467,7 +477,7 @@ def refused(makes: Any, updates: Sequence[Any], inside: tuple[str, ...] = ()) ->
     return refuses_restatement(updates, entry, inside=inside, renamed={})
 
 
-def test_the_same_states_and_more_columns_can_be_restated(makes: Any) -> None:
+def test_the_same_states_with_added_columns_can_be_restated(makes: Any) -> None:
     state = keyed(count=Count(), mean=Avg(), top=Max())
     assert refused(makes, [update(state), update(MemoryState("new", keys=["k"], values={"n": Sum()}))]) is None
 
@@ -489,13 +499,15 @@ def test_the_same_states_and_more_columns_can_be_restated(makes: Any) -> None:
     ],
     ids=["column", "aggregator", "key", "state", "reducer", "persisted", "new values"],
 )
-def test_a_restatement_that_cannot_be_done_is_refused_before_a_txid_is_allocated(
+def test_a_restatement_that_is_not_possible_is_refused_before_it_gets_a_txid(
     makes: Any, updates: list[Update], inside: tuple[str, ...], why: str
 ) -> None:
     assert why in str(refused(makes, updates, inside))
 
 
-def test_the_begin_of_a_refused_restatement_says_how_to_withdraw_the_request(makes: Any, store: CountingStore) -> None:
+def test_the_error_of_a_refused_restatement_names_the_command_that_withdraws_the_request(
+    makes: Any, store: CountingStore
+) -> None:
     run = committed(makes, rows(a=1))
     task: Any = SimpleNamespace(updates=[update(keyed(total=Count()))])
     check = partial(check_entry, run.spec, SimpleNamespace(tasks=[object(), task]))
@@ -507,7 +519,7 @@ def test_the_begin_of_a_refused_restatement_says_how_to_withdraw_the_request(mak
 # --- in a commit phase
 
 
-def test_in_a_phase_every_committer_writes_the_difference_that_the_first_task_formed(
+def test_every_committer_of_a_phase_writes_the_difference_that_the_first_task_calculated(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = (MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two"))
@@ -529,7 +541,7 @@ def test_in_a_phase_every_committer_writes_the_difference_that_the_first_task_fo
     assert [counts(each) for each in (one, two)] == [{"a": 5, "b": 0, "c": 1}] * 2
 
 
-def test_in_a_phase_a_deleted_key_is_refused_before_anything_is_written(make: Any) -> None:
+def test_in_a_commit_phase_a_deleted_key_is_refused_before_anything_is_written(make: Any) -> None:
     one, two = (MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two"))
     phase = PhaseRun(make, update(one), update(two), rows(a=1, b=2))
     phase.acquire()

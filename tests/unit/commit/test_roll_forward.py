@@ -74,7 +74,7 @@ class TestStates(RollForwardTests):
     """In memory, and in SQLite."""
 
 
-def test_transactions_commit_after_a_roll_forward(makes: Any, place: Any) -> None:
+def test_transactions_are_committed_after_a_roll_forward(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["1"]()
     rolled(run, place)
@@ -86,7 +86,7 @@ def test_transactions_commit_after_a_roll_forward(makes: Any, place: Any) -> Non
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_roll_forward_that_dies_between_two_transactions_is_exact_when_repeated(
+def test_a_roll_forward_that_is_killed_between_two_transactions_is_exact_when_repeated(
     makes: Any, place: Any, when: str, apart: bool
 ) -> None:
     run, backups = story(makes, place)
@@ -98,7 +98,7 @@ def test_a_roll_forward_that_dies_between_two_transactions_is_exact_when_repeate
     assert findings(run, place) == ()
 
 
-def test_a_roll_forward_that_dies_between_two_receipts_is_exact_when_repeated(makes: Any, place: Any) -> None:
+def test_a_roll_forward_that_is_killed_between_two_receipts_is_exact_when_repeated(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     receipts, now = place.state.receipts(), place.backup()
     backups["1"]()
@@ -109,7 +109,7 @@ def test_a_roll_forward_that_dies_between_two_receipts_is_exact_when_repeated(ma
     assert findings(run, place) == ()
 
 
-def test_the_transaction_whose_turn_it_is_waits_during_a_roll_forward(
+def test_the_transaction_that_has_the_turn_waits_during_a_roll_forward(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -146,7 +146,7 @@ def requested(run: Any, place: Any, **named: Any) -> PersonalAction:
     return request.action(ActionTarget(ledger, ledger.topology(), lambda: dag))
 
 
-def test_a_roll_forward_by_the_page_that_died_continues_when_it_is_repeated(makes: Any, place: Any) -> None:
+def test_a_roll_forward_from_the_page_that_was_killed_continues_when_it_is_repeated(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     backups["1"]()
@@ -164,7 +164,7 @@ def test_a_roll_forward_by_the_page_that_died_continues_when_it_is_repeated(make
     assert findings(run, place) == ()
 
 
-def test_the_page_says_why_each_refused_state_cannot_be_rolled_forward(makes: Any, place: Any) -> None:
+def test_the_page_explains_why_a_refused_state_cannot_be_rolled_forward(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["1"]()
     entry_file(run, 4).unlink()
@@ -175,7 +175,7 @@ def test_the_page_says_why_each_refused_state_cannot_be_rolled_forward(makes: An
         list(action.execute(ADA, preview.version))
 
 
-def test_the_preview_names_missing_transactions_and_changes_nothing(makes: Any, place: Any) -> None:
+def test_the_preview_of_a_roll_forward_names_missing_transactions_and_changes_nothing(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["2"]()
     before = place.content()
@@ -192,7 +192,7 @@ def test_the_preview_names_missing_transactions_and_changes_nothing(makes: Any, 
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def test_a_missing_journal_entry_is_named_and_nothing_is_changed(makes: Any, place: Any) -> None:
+def test_a_roll_forward_names_a_missing_journal_entry_and_changes_nothing(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["2"]()
     before = place.content()
@@ -203,7 +203,7 @@ def test_a_missing_journal_entry_is_named_and_nothing_is_changed(makes: Any, pla
     assert place.content() == before
 
 
-def test_a_roll_forward_that_another_one_took_over_changes_nothing(
+def test_a_roll_forward_that_another_roll_forward_has_overtaken_changes_nothing(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -222,7 +222,7 @@ def test_a_roll_forward_that_another_one_took_over_changes_nothing(
 
 
 @pytest.mark.parametrize("action", ["rename", "state rename", "reset"])
-def test_other_repairs_are_refused_during_a_roll_forward(makes: Any, place: Any, action: str) -> None:
+def test_other_repairs_are_refused_while_a_roll_forward_runs(makes: Any, place: Any, action: str) -> None:
     run, _ = story(makes, place)
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(begin_roll_forward, {place.state.name: 2}, ADA)
@@ -253,7 +253,7 @@ def test_accepting_the_loss_ends_a_roll_forward_and_a_later_roll_forward_restore
     assert findings(run, place) == ()
 
 
-def test_a_roll_forward_stops_before_a_change_by_hand(makes: Any, place: Any) -> None:
+def test_a_roll_forward_stops_at_a_change_by_hand(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     ledger = run.spec.ledger(run.spec.memory)
     receipt = ledger.topology().receipt
@@ -267,7 +267,7 @@ def test_a_roll_forward_stops_before_a_change_by_hand(makes: Any, place: Any) ->
     assert "with --changed 2" in refused[0] or "with --changed 1" in refused[0]
 
 
-def test_a_state_whose_values_do_not_add_up_and_are_of_another_moment_is_refused(makes: Any, tmp_path: Path) -> None:
+def test_a_state_with_values_from_different_times_is_refused(makes: Any, tmp_path: Path) -> None:
     place = InMemory(tmp_path, "opaque")
     place.state = MemoryState("largest", keys=["word"], values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(place.state)]}
@@ -280,7 +280,9 @@ def test_a_state_whose_values_do_not_add_up_and_are_of_another_moment_is_refused
     assert run.spec.ledger(run.spec.memory).topology().rolling is None
 
 
-def test_a_roll_forward_takes_out_what_the_open_transaction_added_to_older_values(makes: Any, place: Any) -> None:
+def test_a_roll_forward_removes_rows_that_the_open_transaction_has_added_to_older_values(
+    makes: Any, place: Any
+) -> None:
     run, backups = story(makes, place)
     truth = values(place)
     place.values_of(backups["2"])
@@ -291,7 +293,7 @@ def test_a_roll_forward_takes_out_what_the_open_transaction_added_to_older_value
     assert values(place) == truth
 
 
-def test_a_roll_forward_refuses_a_state_whose_older_values_the_open_transaction_overwrote(
+def test_a_roll_forward_refuses_older_values_that_the_open_transaction_has_overwritten(
     makes: Any, tmp_path: Path
 ) -> None:
     place = InMemory(tmp_path, "opaque")
@@ -348,7 +350,7 @@ LEFT_OUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT)
-def test_leaving_out_any_rule_of_a_roll_forward_makes_a_case_inexact(
+def test_without_any_one_of_its_rules_a_roll_forward_is_not_exact_in_at_least_one_case(
     makes: Any, tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch, place: Any
 ) -> None:
     run, backups = story(makes, place)
@@ -385,7 +387,7 @@ def test_leaving_out_any_rule_of_a_roll_forward_makes_a_case_inexact(
 
 
 @pytest.mark.parametrize("where", [InMemory, InSqlite])
-def test_a_roll_forward_restores_a_transactional_state_with_its_receipts(
+def test_a_roll_forward_restores_a_transactional_state_and_its_receipts(
     make_in: Any, tmp_path: Path, where: Any
 ) -> None:
     place = where(tmp_path, "transactional")
@@ -407,7 +409,9 @@ def test_a_roll_forward_restores_a_transactional_state_with_its_receipts(
     assert list(json.loads(fence.batch)["outputs"]) == [place.state.name]
 
 
-def test_a_column_that_was_added_since_is_null_in_older_transactions(make_in: Any, tmp_path: Path) -> None:
+def test_a_column_that_was_added_later_is_null_in_transactions_that_are_rolled_forward(
+    make_in: Any, tmp_path: Path
+) -> None:
     place = InSqlite(tmp_path, "opaque")
     makes = make_in(place)
     committed(makes, rows(a=1))
@@ -431,7 +435,9 @@ def test_a_column_that_was_added_since_is_null_in_older_transactions(make_in: An
     assert place.content() == truth
 
 
-def test_a_lake_table_is_refused_with_a_remedy_of_its_own(makes: Any, place: Any, tmp_path: Path) -> None:
+def test_a_roll_forward_of_a_lake_table_is_refused_with_the_command_that_restores_the_table(
+    makes: Any, place: Any, tmp_path: Path
+) -> None:
     run, _ = story(makes, place)
     table = DeltaTable(str(tmp_path / "table"))
     refused = rolled(run, place, states={table.name: table}, chosen=[table.name])
@@ -446,7 +452,7 @@ def test_a_lake_table_is_refused_with_a_remedy_of_its_own(makes: Any, place: Any
         ({"changed": [7]}, "repair 7 is not an accepted change. Nothing was changed. Known: none"),
     ],
 )
-def test_states_and_options_that_the_command_does_not_know_are_refused_in_one_line(
+def test_unknown_states_and_options_of_the_command_are_refused_with_a_one_line_error(
     makes: Any, place: Any, given: dict[str, Any], words: str
 ) -> None:
     run, backups = story(makes, place)
@@ -455,7 +461,9 @@ def test_states_and_options_that_the_command_does_not_know_are_refused_in_one_li
         rolled(run, place, **given)
 
 
-def test_a_roll_forward_up_to_a_transaction_leaves_the_state_behind_and_continues_later(makes: Any, place: Any) -> None:
+def test_a_roll_forward_up_to_a_transaction_leaves_the_later_ones_for_the_next_roll_forward(
+    makes: Any, place: Any
+) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     backups["1"]()
@@ -468,7 +476,7 @@ def test_a_roll_forward_up_to_a_transaction_leaves_the_state_behind_and_continue
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_an_empty_state_is_refused_if_the_ledger_does_not_reach_back_to_its_beginning(
+def test_an_empty_state_is_refused_if_the_ledger_no_longer_contains_its_first_transactions(
     makes: Any, place: Any, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = place.backup()

@@ -59,7 +59,7 @@ def staged(area: StagingArea, count: int, state: Any, **how: Any) -> StagedRows:
 # --- no rows
 
 
-def test_a_day_without_rows_is_committed_to_every_kind_of_state_and_delays_no_later_day(
+def test_a_day_without_rows_is_committed_to_every_kind_of_state_and_does_not_delay_later_days(
     make: Any, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
@@ -88,23 +88,23 @@ def test_a_day_without_rows_is_committed_to_every_kind_of_state_and_delays_no_la
 # --- what is read
 
 
-def test_columns_that_the_state_does_not_take_are_not_read(area: StagingArea) -> None:
+def test_columns_that_the_state_does_not_have_are_not_read(area: StagingArea) -> None:
     rows = StagedRows(area, ref(area, counted(2, other="x")), words(), ATTEMPT)
     assert list(rows) == counted(2)
     assert rows.schema().names == ["word", "n"]
 
 
-def test_a_column_that_is_missing_is_named(area: StagingArea) -> None:
+def test_the_error_for_a_missing_column_names_the_column(area: StagingArea) -> None:
     with pytest.raises(StagingError, match="total"):
         StagedRows(area, ref(area, counted(2)), words(n=Count(), total=Sum()), ATTEMPT)
 
 
-def test_output_of_another_attempt_is_refused(area: StagingArea) -> None:
+def test_the_output_of_another_attempt_is_refused(area: StagingArea) -> None:
     with pytest.raises(StagingError, match=r"it belongs to attempt 1\.1, but this is attempt 1\.2"):
         StagedRows(area, ref(area, counted(2)), words(), TransactionAttempt(1, 2))
 
 
-def test_files_without_rows_are_left_out(area: StagingArea) -> None:
+def test_files_without_rows_are_not_read(area: StagingArea) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     nothing: Any = pa.table({"word": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
@@ -128,13 +128,13 @@ AVERAGE = {"n": Count(), "delay": Avg()}
         ({"n": Count(), "balance": Balance()}, ("step", "word", "n"), ["word", "n", "step"]),
     ],
 )
-def test_composite_columns_are_read_in_their_present_form_and_a_reducer_reads_every_column(
+def test_composite_columns_are_read_as_their_parts_and_a_reducer_reads_every_column(
     values: Any, present: Any, wanted: list[str]
 ) -> None:
     assert wanted_columns(words(**values), present) == wanted
 
 
-def test_a_state_without_columns_reads_every_column_that_is_present() -> None:
+def test_a_state_without_columns_reads_all_columns_of_the_output() -> None:
     own: Any = SimpleNamespace(columns=None)
     assert wanted_columns(own, ("b", "a")) == ["b", "a"]
 
@@ -142,7 +142,7 @@ def test_a_state_without_columns_reads_every_column_that_is_present() -> None:
 # --- how often
 
 
-def test_rows_that_are_compared_reduced_or_looked_up_can_be_gone_through_twice(area: StagingArea) -> None:
+def test_rows_for_a_transactional_state_or_a_reducer_or_new_values_can_be_read_twice(area: StagingArea) -> None:
     plain = [counted(2), counted(1)]
     steps = [[{**row, "step": 1} for row in part] for part in plain]
     for state, how, values in (
@@ -154,7 +154,7 @@ def test_rows_that_are_compared_reduced_or_looked_up_can_be_gone_through_twice(a
         assert list(rows) == list(rows) != []
 
 
-def test_the_outputs_of_several_instances_are_combined_also_if_they_are_staged(area: StagingArea) -> None:
+def test_the_outputs_of_several_mapped_instances_are_combined_even_if_they_are_staged(area: StagingArea) -> None:
     several = [ref(area, counted(2)), ref(area, counted(3), counted(1))]
     found = rows_to_write(update(words()), several, area, ATTEMPT)
     assert not isinstance(found, StagedRows)
@@ -162,7 +162,7 @@ def test_the_outputs_of_several_instances_are_combined_also_if_they_are_staged(a
     assert isinstance(rows_to_write(update(words()), several[:1], area, ATTEMPT), StagedRows)
 
 
-def test_a_single_row_counts_as_a_list_of_one_row_and_none_as_no_rows(area: StagingArea) -> None:
+def test_a_single_row_is_treated_as_a_list_of_one_row_and_none_is_treated_as_no_rows(area: StagingArea) -> None:
     row = {"word": "man", "n": 1}
     assert list(rows_to_write(update(words()), [row], area, ATTEMPT)) == [row]
     assert list(rows_to_write(update(words()), [None, []], area, ATTEMPT)) == []
@@ -183,7 +183,7 @@ def reads(rows: StagedRows, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("count", "writers", "times"), [(4, "auto", 0), (5, "auto", 1), (10, "auto", 0), (10, "worker", 1)]
 )
-def test_rows_of_several_store_transactions_are_read_completely_before_the_first_write(
+def test_rows_for_several_store_transactions_are_read_completely_before_the_first_write(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch, count: int, writers: str, times: int
 ) -> None:
     """Spark compares what it has read itself, and a single transaction says so within it."""
@@ -194,7 +194,7 @@ def test_rows_of_several_store_transactions_are_read_completely_before_the_first
     assert len(found) == times
 
 
-def test_rows_that_differ_from_the_emitted_rows_are_refused_before_the_turn(area: StagingArea) -> None:
+def test_rows_that_differ_from_the_emitted_rows_are_refused_before_the_commit_has_the_turn(area: StagingArea) -> None:
     from airflow_tx.ledger.row_digest import RowsDigest, form_of_columns
 
     other = RowsDigest(5, 7, form_of_columns(["word", "n"])).text
@@ -221,7 +221,7 @@ class Noting(MemoryState):
         return super().write(grant, rows, chunk=chunk, complete=complete)
 
 
-def test_each_portion_is_written_as_a_chunk_and_the_last_chunk_completes_the_grant(
+def test_each_portion_of_rows_is_written_as_a_chunk_and_the_last_chunk_completes_the_grant(
     area: StagingArea,
 ) -> None:
     state, grant = Noting(), Grants()(1)
@@ -240,7 +240,7 @@ def test_a_few_rows_are_written_in_one_chunk_that_completes_the_grant(area: Stag
     assert state.chunks == [(0, True)]
 
 
-def test_keys_that_are_equal_are_in_one_portion(area: StagingArea) -> None:
+def test_all_rows_with_the_same_key_are_in_one_portion(area: StagingArea) -> None:
     state = MemoryState("floats", keys=["at", "word"], values={"balance": Balance()})
     keys = [(0.0, "a"), (1.0, "a"), (-0.0, "a"), (0.0, "b"), (2.5, "c"), (-0.0, "b")]
     rows = StagedRows(area, ref(area, [{"at": at, "word": word, "step": 1} for at, word in keys]), state, ATTEMPT)
@@ -259,7 +259,9 @@ EVERY_TYPE = {
 
 
 @pytest.mark.parametrize("parts", [[5], [2, 3], [12, 1]])
-def test_staged_rows_that_are_read_by_column_equal_the_rows_read_by_row(area: StagingArea, parts: list[int]) -> None:
+def test_staged_rows_that_are_read_by_column_are_equal_to_the_rows_that_are_read_by_row(
+    area: StagingArea, parts: list[int]
+) -> None:
     made = [[{**EVERY_TYPE, "n": n if n % 2 else None} for n in range(count)] for count in parts]
     several = [ref(area, *made), ref(area, made[0])]
     into = append(update(words()).input, state=SqlTable.from_url("sqlite://", table="every"))
@@ -273,12 +275,12 @@ def test_staged_rows_that_are_read_by_column_equal_the_rows_read_by_row(area: St
         assert tally.written(1) == by_row.written(1)
 
 
-def test_plain_rows_of_several_outputs_share_their_portions() -> None:
+def test_rows_of_several_outputs_can_be_in_one_portion() -> None:
     rows = RowsInTurn([[{"n": 1}], ({"n": n} for n in (2, 3)), [{"n": 4}]])
     assert list(RowTally(rows).portions(3)) == [{"n": [1, 2, 3]}, {"n": [4]}]
 
 
-def test_staged_rows_for_a_table_are_not_turned_into_a_dict_for_each_row(
+def test_staged_rows_for_a_table_are_not_converted_to_one_dict_per_row(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow, "from_arrow", lambda batch: pytest.fail("a dict for each row"))
@@ -294,7 +296,7 @@ def test_staged_rows_for_a_table_are_not_turned_into_a_dict_for_each_row(
 @pytest.mark.parametrize(
     ("keys", "count", "chunks"), [(["word"], 1, 2), (["word"], 15, 3), (["word"], 1000, 200), ([], 15, 1)]
 )
-def test_executors_write_rows_in_several_chunks_and_a_single_key_in_one_chunk(
+def test_executors_write_many_rows_in_several_chunks_and_a_single_key_in_one_chunk(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch, log: Any, keys: list[str], count: int, chunks: int
 ) -> None:
     """What starts Spark is replaced: that is another process."""
@@ -318,7 +320,7 @@ def test_executors_write_rows_in_several_chunks_and_a_single_key_in_one_chunk(
     assert not UpdateRows(how, rows).fits()
 
 
-def test_spark_writes_an_output_that_is_large_by_rows_or_by_bytes(
+def test_an_output_with_many_rows_or_many_bytes_is_written_by_spark(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = postgres(["word"])
@@ -332,7 +334,7 @@ def test_spark_writes_an_output_that_is_large_by_rows_or_by_bytes(
     assert spark_of(update(state, spark_from_rows=4), rows) is None
 
 
-def test_rows_of_a_state_without_columns_are_written_in_one_write(area: StagingArea) -> None:
+def test_rows_for_a_state_without_columns_are_written_in_one_write(area: StagingArea) -> None:
     from airflow_tx.state import SqlGuard
 
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
@@ -341,7 +343,7 @@ def test_rows_of_a_state_without_columns_are_written_in_one_write(area: StagingA
     assert spark_of(Update(how.input, guard, spark_from_rows=9), rows) is None
 
 
-def test_the_only_key_of_a_state_without_keys_is_written_by_this_process(area: StagingArea) -> None:
+def test_the_worker_writes_few_rows_itself_unless_the_update_always_uses_spark(area: StagingArea) -> None:
     state = postgres([])
     rows = staged(area, 9, state)
     assert spark_of(update(state, spark_from_rows=9), rows) is None
@@ -355,14 +357,14 @@ def output(state: Any, *rows: dict[str, Any]) -> str:
     return output_digest(list(rows), update(state).state)
 
 
-def test_an_output_differs_if_a_key_or_a_value_differs_but_not_for_other_columns() -> None:
+def test_two_outputs_differ_if_a_key_or_a_value_differs_and_not_if_another_column_differs() -> None:
     state, row = words(), {"word": "man", "n": 1}
     same = output(state, row)
     assert output(state, {**row, "other": 5}) == same
     assert len({same, output(state, {**row, "word": "dog"}), output(state, {**row, "n": 2})}) == 3
 
 
-def test_only_float_columns_may_differ_by_the_order_of_their_addition() -> None:
+def test_only_float_columns_may_differ_if_rows_are_added_in_another_order() -> None:
     near = (0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1)
     state = words(n=Count(), total=Sum("double"))
     one, other = (output(state, {"word": "man", "n": 1, "total": total}) for total in near)
@@ -372,7 +374,7 @@ def test_only_float_columns_may_differ_by_the_order_of_their_addition() -> None:
     assert not same_output(one, other)
 
 
-def test_every_column_of_whole_rows_counts_in_the_comparison_of_outputs() -> None:
+def test_the_comparison_of_outputs_for_a_reducer_includes_every_column_of_a_row() -> None:
     for state in (words(n=Count(), balance=Balance()), words(n=Count(), delay=Avg())):
         row = {"word": "man", "n": 1, "step": 1}
         assert output(state, row) != output(state, {**row, "step": 2})

@@ -74,7 +74,9 @@ def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
 
 
-def test_a_batch_that_all_have_read_is_committed_with_its_count_and_digest(store: CountingStore) -> None:
+def test_a_batch_that_all_tasks_have_read_completely_is_committed_with_its_count_and_digest(
+    store: CountingStore,
+) -> None:
     run = Run(store, Counted())
     run.work()
     run.work("audit", peek=True)
@@ -86,7 +88,7 @@ def test_a_batch_that_all_have_read_is_committed_with_its_count_and_digest(store
     assert history.digest.startswith("python-2:")
 
 
-def test_a_task_that_read_half_is_refused_and_committed_once_it_has_read_all(store: CountingStore) -> None:
+def test_a_task_that_has_read_half_of_the_batch_is_refused_until_it_has_read_all_rows(store: CountingStore) -> None:
     run = Run(store, Numbers())
     run.work(rows=5)
     run.work("audit")
@@ -96,7 +98,7 @@ def test_a_task_that_read_half_is_refused_and_committed_once_it_has_read_all(sto
 
 
 @pytest.mark.parametrize(("rows", "passes"), [(9, False), (10, True)])
-def test_a_partial_read_is_noticed_by_one_more_row_if_the_source_does_not_count(
+def test_reading_one_more_row_detects_a_partial_read_if_the_source_does_not_count_its_rows(
     store: CountingStore, rows: int, passes: bool
 ) -> None:
     run = Run(store, Numbers())
@@ -109,7 +111,7 @@ def test_a_partial_read_is_noticed_by_one_more_row_if_the_source_does_not_count(
         run.refused("task count read 9 rows of the batch, but the batch has more rows")
 
 
-def test_a_source_that_fails_when_it_is_asked_for_one_more_row_fails_the_ack(store: CountingStore) -> None:
+def test_an_ack_fails_if_the_source_fails_while_one_more_row_is_read(store: CountingStore) -> None:
     class Failing(Numbers):
         def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
             yield from islice(super().emit_batch(attempt, metadata), 5)
@@ -120,7 +122,7 @@ def test_a_source_that_fails_when_it_is_asked_for_one_more_row_fails_the_ack(sto
         run.work(rows=5)
 
 
-def test_all_tasks_that_read_less_than_the_source_counted_are_refused(store: CountingStore) -> None:
+def test_all_tasks_that_have_read_fewer_rows_than_the_source_counted_are_refused(store: CountingStore) -> None:
     run = Run(store, Counted())
     run.work(rows=5)
     run.work("audit", rows=5)
@@ -134,7 +136,7 @@ def test_a_task_that_declares_a_partial_read_is_accepted(store: CountingStore) -
     assert run.commit() is None
 
 
-def test_a_source_that_gives_rows_twice_is_refused(store: CountingStore) -> None:
+def test_a_source_that_returns_rows_twice_is_refused(store: CountingStore) -> None:
     class Twice(Counted):
         def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
             return [*super().emit_batch(attempt, metadata), *super().emit_batch(attempt, metadata)]
@@ -170,13 +172,13 @@ def _away(*arguments: Any, **named: Any) -> Any:
     raise ConnectionError("gone")
 
 
-def test_a_transactional_source_that_gives_a_replay_other_rows_is_refused(store: CountingStore) -> None:
+def test_a_transactional_source_that_returns_other_rows_in_a_replay_is_refused(store: CountingStore) -> None:
     run = Run(store, Changing())
     complete_and_begin_again(run)
     run.refused("this attempt read 10 rows .*, an earlier one 10 .* --changed-rows")
 
 
-def test_an_opaque_source_may_give_a_replay_other_rows(store: CountingStore) -> None:
+def test_an_opaque_source_may_return_other_rows_in_a_replay(store: CountingStore) -> None:
     class Opaque(Changing, OpaqueNumbers):
         pass
 
@@ -212,7 +214,7 @@ def details(run: Run) -> TransactionDetails:
         ({"reliable": False}, "no task has counted the rows of the batch"),
     ],
 )
-def test_rows_that_are_not_proven_are_committed_and_their_receipt_says_why(
+def test_rows_that_are_not_proven_complete_are_committed_and_the_receipt_gives_the_reason(
     store: CountingStore, how: dict[str, Any], said: str
 ) -> None:
     run = Run(store, Numbers())
@@ -229,7 +231,7 @@ def test_rows_that_are_not_proven_are_committed_and_their_receipt_says_why(
 
 @pytest.mark.usefixtures("proven")
 @pytest.mark.parametrize("how", [{"times": 2}, {"reliable": False}])
-def test_unproven_rows_are_refused_where_proof_is_required_until_read_or_the_rule_changes(
+def test_unproven_rows_are_refused_if_a_proof_is_required_until_they_are_read_again(
     store: CountingStore, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(store, Numbers())
@@ -249,7 +251,7 @@ def test_unproven_rows_are_refused_where_proof_is_required_until_read_or_the_rul
 
 @pytest.mark.usefixtures("proven")
 @pytest.mark.parametrize("source", [Counted(), Numbers()])
-def test_rows_that_each_task_has_read_once_are_proven(store: CountingStore, source: Any) -> None:
+def test_rows_that_each_task_has_read_once_are_proven_to_be_complete(store: CountingStore, source: Any) -> None:
     run = Run(store, source)
     run.work(peek=True)
     run.work("audit", rows=10)

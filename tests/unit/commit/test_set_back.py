@@ -33,7 +33,9 @@ def typed(store: CountingStore, refusal: UnreadableRecord) -> None:
 
 
 @pytest.mark.parametrize("older", [0, 1, 2, 3])
-def test_a_set_back_counter_never_gives_a_txid_twice(make: Any, store: CountingStore, state: Any, older: int) -> None:
+def test_a_txid_counter_that_was_set_back_never_gives_a_txid_twice(
+    make: Any, store: CountingStore, state: Any, older: int
+) -> None:
     for run_id in ("r1", "r2"):
         open_run(make, run_id).commit_now()
     for run_id in ("r3", "r4"):
@@ -58,7 +60,7 @@ def test_a_set_back_counter_never_gives_a_txid_twice(make: Any, store: CountingS
     assert sum(counts(state).values()) == 50
 
 
-def test_a_committer_whose_turn_has_passed_is_refused(make: Any, store: CountingStore) -> None:
+def test_a_committer_is_refused_if_the_ledger_has_passed_its_turn(make: Any, store: CountingStore) -> None:
     run = open_run(make, "r1")
     node = store.get(CURRENT)
     assert node is not None
@@ -70,7 +72,7 @@ def test_a_committer_whose_turn_has_passed_is_refused(make: Any, store: Counting
     assert record(store, 1) is None
 
 
-def test_a_committer_that_is_not_granted_the_turn_pauses_before_it_asks_again(
+def test_a_committer_that_does_not_get_the_grant_pauses_before_it_tries_again(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = open_run(make, "r1").commit()

@@ -36,13 +36,13 @@ def made(code: Mapping[str, str], txid: int = 3) -> Receipt:
         ({}, {"count": "a"}, {}),
     ],
 )
-def test_changed_new_and_missing_tasks_make_a_transaction_stale(
+def test_a_changed_task_or_a_new_task_or_a_missing_task_makes_a_transaction_stale(
     then: dict[str, str], now: dict[str, str], told: dict[str, str]
 ) -> None:
     assert CodeNow(now).changes(made(then)) == told
 
 
-def test_a_mapped_task_without_instances_is_not_new() -> None:
+def test_a_mapped_task_without_instances_does_not_count_as_a_new_task() -> None:
     assert CodeNow({"count": "a", "each": "b"}, {"each"}).changes(made({"count": "a"})) == {}
 
 
@@ -54,7 +54,9 @@ def test_a_mapped_task_without_instances_is_not_new() -> None:
         ({"count": "a"}, {"count": ""}, "the code of task count cannot be read here"),
     ],
 )
-def test_code_that_cannot_be_compared_is_named(then: dict[str, str], now: dict[str, str], told: str) -> None:
+def test_the_report_names_a_task_whose_code_cannot_be_compared(
+    then: dict[str, str], now: dict[str, str], told: str
+) -> None:
     assert list(CodeNow(now).unknown(made(then))) == [told]
 
 
@@ -74,7 +76,7 @@ ACCEPTED = repair(1, ACCEPT_CODE, code={"count": "b", "join": ""}, txid=3)
         (3, {"count": "b", "join": "x"}, ["join"]),
     ],
 )
-def test_an_acceptance_holds_for_this_code_and_the_transactions_until_then(
+def test_an_acceptance_of_changed_code_is_valid_only_for_this_code_and_earlier_transactions(
     txid: int, now: dict[str, str], told: list[str]
 ) -> None:
     code = CodeNow(now, accepted=accepted_code([ACCEPTED]))

@@ -54,7 +54,7 @@ def said(place: TableInSqlite) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_a_table_from_a_backup_of_any_moment_gets_its_rows_and_receipts_again(
+def test_a_roll_forward_of_a_table_restores_its_rows_and_receipts_from_a_backup_of_any_time(
     makes: Any, place: TableInSqlite, when: str
 ) -> None:
     run, backups = story(makes, place)
@@ -67,7 +67,7 @@ def test_a_table_from_a_backup_of_any_moment_gets_its_rows_and_receipts_again(
     assert findings(run, place) == ()
 
 
-def test_a_table_that_is_lost_whole_is_written_again(makes: Any, place: TableInSqlite) -> None:
+def test_a_roll_forward_writes_a_completely_lost_table_again(makes: Any, place: TableInSqlite) -> None:
     run, _ = story(makes, place)
     truth = place.content()
     place.lose_all()
@@ -77,7 +77,9 @@ def test_a_table_that_is_lost_whole_is_written_again(makes: Any, place: TableInS
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_rows_that_went_back_without_their_fence_are_written_again(makes: Any, place: TableInSqlite, when: str) -> None:
+def test_a_roll_forward_writes_rows_again_that_were_set_back_without_their_fence(
+    makes: Any, place: TableInSqlite, when: str
+) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     place.values_of(backups[when])
@@ -87,7 +89,7 @@ def test_rows_that_went_back_without_their_fence_are_written_again(makes: Any, p
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_roll_forward_that_dies_at_any_statement_is_exact_when_repeated(
+def test_a_roll_forward_that_is_killed_at_any_statement_is_exact_when_repeated(
     makes: Any, place: TableInSqlite, apart: bool
 ) -> None:
     run, backups = story(makes, place)
@@ -119,7 +121,7 @@ def test_a_roll_forward_that_dies_at_any_statement_is_exact_when_repeated(
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_a_roll_forward_that_dies_between_two_transactions_is_exact_when_repeated(
+def test_a_table_roll_forward_that_is_killed_between_two_transactions_is_exact_when_repeated(
     makes: Any, place: TableInSqlite, when: str
 ) -> None:
     run, backups = story(makes, place)
@@ -131,7 +133,7 @@ def test_a_roll_forward_that_dies_between_two_transactions_is_exact_when_repeate
     assert findings(run, place) == ()
 
 
-def test_rows_of_the_open_transaction_are_taken_out_if_rows_went_back_without_the_fence(
+def test_rows_of_the_open_transaction_are_removed_if_rows_were_set_back_without_the_fence(
     makes: Any, place: TableInSqlite
 ) -> None:
     run, _ = story(makes, place)
@@ -145,7 +147,7 @@ def test_rows_of_the_open_transaction_are_taken_out_if_rows_went_back_without_th
     assert place.content() == sorted([*truth, (6, 0, "z", 1)])
 
 
-def test_rows_that_an_open_restatement_has_taken_out_are_not_missing(makes: Any, place: TableInSqlite) -> None:
+def test_rows_that_an_open_restatement_has_removed_do_not_count_as_missing(makes: Any, place: TableInSqlite) -> None:
     run, _ = story(makes, place)
     late = begun(makes, rows(z=1), instead_of=2)
     killed_before_the_mark(late.commit())
@@ -155,7 +157,7 @@ def test_rows_that_an_open_restatement_has_taken_out_are_not_missing(makes: Any,
     assert place.content() == before
 
 
-def test_rows_that_an_open_restatement_has_taken_out_come_back_with_missing_rows(
+def test_rows_that_an_open_restatement_has_removed_are_written_again_with_other_missing_rows(
     makes: Any, place: TableInSqlite
 ) -> None:
     run, _ = story(makes, place)
@@ -169,7 +171,7 @@ def test_rows_that_an_open_restatement_has_taken_out_come_back_with_missing_rows
     assert findings(run, place) == ()
 
 
-def test_rows_that_a_user_inserted_stay(makes: Any, place: TableInSqlite) -> None:
+def test_rows_that_a_user_has_inserted_stay_in_the_table(makes: Any, place: TableInSqlite) -> None:
     place.sql("create table words (word text, count bigint, tx_txid bigint)")
     place.sql("create index own on words (tx_txid)")
     place.sql("insert into words values ('mine', 7, null)")
@@ -183,7 +185,7 @@ def test_rows_that_a_user_inserted_stay(makes: Any, place: TableInSqlite) -> Non
     assert found == [("a", 1, 1), ("b", 2, 2), ("mine", 7, None)]
 
 
-def test_a_roll_forward_that_another_one_took_over_changes_nothing(
+def test_a_roll_forward_of_a_table_that_another_roll_forward_has_overtaken_changes_nothing(
     makes: Any, place: TableInSqlite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -200,7 +202,9 @@ def test_a_roll_forward_that_another_one_took_over_changes_nothing(
     assert place.content() == truth
 
 
-def test_the_preview_names_rows_and_changes_nothing(makes: Any, place: TableInSqlite) -> None:
+def test_the_preview_of_a_roll_forward_names_the_missing_rows_and_changes_nothing(
+    makes: Any, place: TableInSqlite
+) -> None:
     run, backups = story(makes, place)
     backups["2"]()
     before = place.content()
@@ -217,7 +221,7 @@ def test_the_preview_names_rows_and_changes_nothing(makes: Any, place: TableInSq
 # --- what the journal keeps ----------------------------------------------------------------------------------------
 
 
-def test_rows_that_differ_in_their_columns_come_back_as_they_were(makes: Any, place: TableInSqlite) -> None:
+def test_a_roll_forward_restores_rows_with_different_columns_exactly(makes: Any, place: TableInSqlite) -> None:
     kept_before = rows(a=1)
     committed(makes, [{**kept_before[0], "more": None}], updates=[update(table_with_more(place))])
     kept = place.backup()
@@ -258,7 +262,7 @@ def staged_run(makes: Any, place: TableInSqlite, *parts: list[dict[str, Any]]) -
 MANY = [{"word": f"w{number}", "count": number} for number in range(1500)]
 
 
-def test_the_journal_links_staged_files_and_a_roll_forward_writes_them_in_their_order(
+def test_a_roll_forward_writes_staged_files_in_the_order_of_their_links_in_the_journal(
     makes: Any, place: TableInSqlite
 ) -> None:
     committed(makes, rows(a=1))
@@ -275,7 +279,7 @@ def test_the_journal_links_staged_files_and_a_roll_forward_writes_them_in_their_
     assert findings(run, place) == ()
 
 
-def test_rows_of_several_outputs_are_kept_in_their_order(makes: Any, place: TableInSqlite) -> None:
+def test_rows_of_several_outputs_stay_in_their_order(makes: Any, place: TableInSqlite) -> None:
     run = staged_run(makes, place, MANY)
     case = run.commit()
     (staged,) = (StagedRows(case.area, run.committer.xcoms["count", "counts", -1], place.state, case.begun.attempt),)
@@ -287,9 +291,7 @@ def test_rows_of_several_outputs_are_kept_in_their_order(makes: Any, place: Tabl
     assert [each.name.rpartition(".")[2] for each in kept.files] == ["json", "parquet", "json"]
 
 
-def test_a_file_of_the_journal_that_was_changed_is_named_before_anything_is_written(
-    makes: Any, place: TableInSqlite
-) -> None:
+def test_a_changed_file_of_the_journal_is_reported_before_anything_is_written(makes: Any, place: TableInSqlite) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     committed(makes, rows(b=1))
@@ -307,7 +309,7 @@ def test_a_file_of_the_journal_that_was_changed_is_named_before_anything_is_writ
     assert place.content() == before
 
 
-def test_rows_that_differ_from_the_receipt_are_refused_before_anything_is_written(
+def test_rows_that_differ_from_their_receipt_are_refused_before_anything_is_written(
     makes: Any, place: TableInSqlite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed(makes, rows(a=1))
@@ -322,7 +324,7 @@ def test_rows_that_differ_from_the_receipt_are_refused_before_anything_is_writte
     assert place.content() == before
 
 
-def test_a_table_without_rows_in_the_journal_is_refused_with_the_repair_that_needs_no_rows(
+def test_the_error_for_a_table_whose_journal_has_no_rows_names_the_repair_that_needs_no_rows(
     makes: Any, tmp_path: Path, place: TableInSqlite
 ) -> None:
     place = TableInSqlite(tmp_path, journal_rows=False)
@@ -341,7 +343,9 @@ def test_a_table_without_rows_in_the_journal_is_refused_with_the_repair_that_nee
     assert f"--state-lost {place.state.name}" in told
 
 
-def test_a_change_by_hand_that_the_backup_lacks_stops_the_roll_forward(makes: Any, place: TableInSqlite) -> None:
+def test_a_change_by_hand_that_is_missing_in_the_backup_stops_the_roll_forward(
+    makes: Any, place: TableInSqlite
+) -> None:
     committed(makes, rows(a=1, b=2))
     kept = place.backup()
     run = committed(makes, rows(c=1))
@@ -371,7 +375,7 @@ def to_lake(make: Any, lake: LakeInFolder) -> Any:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_a_lake_set_back_to_any_moment_gets_its_rows_again_if_its_files_are_there(
+def test_a_lake_that_was_set_back_to_any_time_gets_its_rows_again_if_its_files_still_exist(
     to_lake: Any, lake: LakeInFolder, when: str
 ) -> None:
     run, backups = story(to_lake, lake)
@@ -384,7 +388,7 @@ def test_a_lake_set_back_to_any_moment_gets_its_rows_again_if_its_files_are_ther
     assert findings(run, lake) == ()
 
 
-def test_a_lake_whose_rows_alone_were_restored_gets_them_again(to_lake: Any, lake: LakeInFolder) -> None:
+def test_a_lake_whose_rows_were_set_back_gets_its_later_rows_again(to_lake: Any, lake: LakeInFolder) -> None:
     committed(to_lake, rows(a=1))
     committed(to_lake, rows(e=1))
     version = deltalake.DeltaTable(lake.state.uri).version()
@@ -399,7 +403,7 @@ def test_a_lake_whose_rows_alone_were_restored_gets_them_again(to_lake: Any, lak
     assert findings(run, lake) == ()
 
 
-def test_a_lake_whose_rows_were_restored_beside_rows_of_the_open_transaction_is_refused(
+def test_a_lake_whose_rows_were_restored_next_to_rows_of_the_open_transaction_is_refused(
     to_lake: Any, lake: LakeInFolder
 ) -> None:
     committed(to_lake, rows(a=1))
@@ -414,7 +418,7 @@ def test_a_lake_whose_rows_were_restored_beside_rows_of_the_open_transaction_is_
     assert lake.content() == before
 
 
-def test_a_lake_whose_files_are_gone_is_refused_and_nothing_is_changed(to_lake: Any, lake: LakeInFolder) -> None:
+def test_a_lake_whose_files_were_deleted_is_refused_and_nothing_is_changed(to_lake: Any, lake: LakeInFolder) -> None:
     committed(to_lake, rows(a=1))
     kept = lake.backup()
     run = committed(to_lake, rows(b=2))
@@ -429,7 +433,7 @@ def test_a_lake_whose_files_are_gone_is_refused_and_nothing_is_changed(to_lake: 
 
 
 @pytest.mark.parametrize("kind", ["guard", "reducer", "no fence"])
-def test_a_roll_forward_finds_nothing_missing_in_an_up_to_date_state_of_any_kind(
+def test_a_roll_forward_of_an_up_to_date_state_of_any_kind_finds_no_missing_rows(
     makes: Any, tmp_path: Path, kind: str
 ) -> None:
     url = f"sqlite:///{tmp_path / 'other.db'}"
@@ -446,7 +450,7 @@ def test_a_roll_forward_finds_nothing_missing_in_an_up_to_date_state_of_any_kind
     assert (command.execute(ADA), command.refused) == (None, [])
 
 
-def test_the_journal_keeps_rows_of_a_table_in_a_commit_phase_unless_the_phase_makes_the_rows(
+def test_the_journal_has_the_rows_of_a_table_in_a_commit_phase_unless_the_phase_made_them(
     make: Any, place: TableInSqlite, lake: LakeInFolder, tmp_path: Path
 ) -> None:
     made = SqlTable.from_url(f"sqlite:///{tmp_path / 'made.db'}", table="made")

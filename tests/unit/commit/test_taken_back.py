@@ -35,7 +35,7 @@ def made(make: Any, place: Any) -> Makes:
     return Makes(make, place)
 
 
-def test_a_transaction_counts_again_after_its_restatement_was_taken_back(place: Any, made: Makes) -> None:
+def test_a_transaction_becomes_current_again_after_its_restatement_was_taken_back(place: Any, made: Makes) -> None:
     run = committed(made, rows(a=1))
     entry = entry_of(run, 1)
     restore = place.backup()
@@ -61,7 +61,7 @@ def test_a_transaction_that_was_taken_back_cannot_be_restated(place: Any, made: 
         begun(made, rows(a=7), instead_of=2)
 
 
-def test_a_transaction_that_was_taken_back_is_not_called_committed(place: Any, made: Makes) -> None:
+def test_a_transaction_that_was_taken_back_is_not_listed_as_committed(place: Any, made: Makes) -> None:
     committed(made, rows(a=1))
     restore = place.backup()
     run = committed(made, rows(a=5))
@@ -71,7 +71,7 @@ def test_a_transaction_that_was_taken_back_is_not_called_committed(place: Any, m
         run.spec.ledger(run.spec.memory).run(note_skip, 2, ADA)
 
 
-def test_rows_of_a_taken_back_readmission_can_be_readmitted_again(place: Any, made: Makes) -> None:
+def test_a_transaction_whose_readmission_was_taken_back_can_be_readmitted_again(place: Any, made: Makes) -> None:
     run = skipped(made, rows(a=1), written=False)
     committed(made, rows(b=2))
     restore = place.backup()
@@ -89,7 +89,7 @@ def test_rows_of_a_taken_back_readmission_can_be_readmitted_again(place: Any, ma
     assert findings(run, place) == ()
 
 
-def test_skips_after_the_restored_moment_are_forgotten(place: Any, made: Makes) -> None:
+def test_skips_after_the_restored_backup_are_deleted_from_the_ledger(place: Any, made: Makes) -> None:
     committed(made, rows(b=2))
     restore = place.backup()
     run = skipped(made, rows(a=1), written=False)
@@ -99,7 +99,7 @@ def test_skips_after_the_restored_moment_are_forgotten(place: Any, made: Makes) 
     assert findings(run, place) == ()
 
 
-def test_a_later_change_by_hand_is_taken_back_with_the_values(place: Any, made: Makes) -> None:
+def test_a_later_change_by_hand_is_removed_when_its_transactions_are_taken_back(place: Any, made: Makes) -> None:
     run = committed(made, rows(a=1))
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(note_change, place.state.name, {}, keys=[], receipt=ledger.topology().receipt, audit=ADA)

@@ -75,7 +75,7 @@ def held(backing: MemoryMap[Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("kind", MAPS)
-def test_the_kind_of_a_map_decides_how_often_a_replay_counts(
+def test_the_kind_of_a_map_decides_how_often_the_rows_of_a_replay_count(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, kind: str, cached: bool
 ) -> None:
     backing = MemoryMap[Any]()
@@ -89,7 +89,7 @@ def test_the_kind_of_a_map_decides_how_often_a_replay_counts(
     assert held(backing) == (twice if kind == "non-transactional" else {"man": 5, "dog": 5, "apple": 10})
 
 
-def test_the_store_of_a_map_holds_the_values_that_trident_would_keep(make: Callable[..., Run]) -> None:
+def test_the_store_of_a_map_contains_the_values_that_trident_would_store(make: Callable[..., Run]) -> None:
     opaque, transactional = MemoryMap[Any](), MemoryMap[Any]()
     for made, values in ((OpaqueMap(opaque), {"count": Count()}), (TransactionalMap(transactional), {"count": Sum()})):
         for number, rows in enumerate((counted(man=4), counted(man=2)), 1):
@@ -98,7 +98,7 @@ def test_the_store_of_a_map_holds_the_values_that_trident_would_keep(make: Calla
     assert transactional.values["man",] == TransactionalValue(4, 6, updates=1)
 
 
-def test_a_key_that_only_the_failed_attempt_had_is_rolled_back(
+def test_a_key_that_only_the_failed_attempt_has_written_is_rolled_back(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backing = MemoryMap[Any]()
@@ -112,7 +112,7 @@ def test_a_key_that_only_the_failed_attempt_had_is_rolled_back(
     assert held(backing) == {"a": 111, "b": 101}
 
 
-def test_a_store_that_fails_between_any_two_of_its_calls_is_exact_when_it_is_tried_again(
+def test_a_store_that_fails_between_any_two_of_its_calls_has_exact_values_after_a_retry(
     make: Callable[..., Run],
 ) -> None:
     class Failing(MemoryMap[Any]):
@@ -156,7 +156,9 @@ def test_a_store_that_fails_between_any_two_of_its_calls_is_exact_when_it_is_tri
         assert found.get("b", 0) == found.get("only_then", 0)
 
 
-def test_many_keys_are_noted_and_rolled_back(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_are_noted_before_a_write_and_rolled_back_after_it_fails(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     backing = MemoryMap[Any]()
     update = counting(OpaqueMap(backing))
     many = counted(**{f"w{number}": 1 for number in range(12_345)})
@@ -166,7 +168,7 @@ def test_many_keys_are_noted_and_rolled_back(make: Callable[..., Run], monkeypat
     assert held(backing) == {"w1": 1}
 
 
-def test_a_skipped_transaction_is_rolled_back_and_counts_once_when_it_is_readmitted(
+def test_a_skipped_transaction_is_rolled_back_and_is_counted_once_when_it_is_readmitted(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backing = MemoryMap[Any]()
@@ -186,7 +188,7 @@ def test_a_skipped_transaction_is_rolled_back_and_counts_once_when_it_is_readmit
 
 
 @pytest.mark.parametrize("kind", ["transactional", "non-transactional"])
-def test_a_map_that_cannot_roll_back_refuses_the_skip_of_a_transaction_it_may_hold(
+def test_a_map_that_cannot_roll_back_refuses_the_skip_of_a_transaction_that_it_may_contain(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     update = counting(MAPS[kind](MemoryMap()))
@@ -206,7 +208,7 @@ def test_a_transactional_map_refuses_another_output_of_its_transaction(
         committed(run, counted(a=6))
 
 
-def test_the_warning_about_a_missing_fence_is_logged_once_for_each_state(
+def test_the_warning_about_a_missing_fence_is_logged_once_per_state(
     make: Callable[..., Run], caplog: pytest.LogCaptureFixture
 ) -> None:
     update = counting(OpaqueMap(MemoryMap(), name="words"))
@@ -218,7 +220,7 @@ def test_the_warning_about_a_missing_fence_is_logged_once_for_each_state(
     assert "a late write of a committer that was declared dead is not refused" in told[0]
 
 
-def test_a_committer_thought_dead_is_not_refused_until_a_later_transaction_has_written() -> None:
+def test_a_state_without_a_fence_accepts_an_outdated_committer_until_the_next_transaction() -> None:
     """What a state without a fence does not promise, exactly as docs/state.md says."""
     backing, grants = MemoryMap[Any](), Grants()
     dead, alive = (counting(OpaqueMap(backing)).state for _ in range(2))
@@ -250,7 +252,7 @@ class Longest:
         return max(current, str(row["what"]), key=len)
 
 
-def test_a_map_keeps_several_columns_of_any_aggregator_as_one_value(make: Callable[..., Run]) -> None:
+def test_a_map_stores_several_columns_of_any_aggregator_as_one_value(make: Callable[..., Run]) -> None:
     backing = MemoryMap[Any]()
     values: Any = {"n": Count(), "mean": Avg(), "seen": CollectSet(), "longest": Longest()}
     update = counting(OpaqueMap(backing), keys=["user", "day"], values=values)
@@ -264,7 +266,7 @@ def test_a_map_keeps_several_columns_of_any_aggregator_as_one_value(make: Callab
 
 
 @pytest.mark.parametrize("made", [OpaqueMap, lambda backing: SnapshottableMap(OpaqueMap(backing))])
-def test_a_map_without_key_columns_keeps_one_value(
+def test_a_map_without_key_columns_stores_one_value(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, made: Any
 ) -> None:
     backing = MemoryMap[Any]()
@@ -305,7 +307,9 @@ class Total:
         self.total = value
 
 
-def test_a_custom_snapshottable_takes_one_value(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_snapshottable_accepts_one_value_and_no_key_columns(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     total = Total()
     update = counting(total, keys=[])
     assert (update.state.kind, update.state.can_roll_back) == (StateKind.TRANSACTIONAL, False)
@@ -317,7 +321,7 @@ def test_a_custom_snapshottable_takes_one_value(make: Callable[..., Run], monkey
         counting(total)
 
 
-def test_new_values_are_those_that_a_map_holds_after_the_commit(make: Callable[..., Run]) -> None:
+def test_new_values_are_the_values_of_the_map_after_the_commit(make: Callable[..., Run]) -> None:
     update = counting(OpaqueMap(MemoryMap()), new_values="words")
     committed(make("r1", [update]), counted(man=3, dog=4))
     run = make("r2", [update])
@@ -325,7 +329,7 @@ def test_new_values_are_those_that_a_map_holds_after_the_commit(make: Callable[.
     assert read(run, refs["words"]) == counted(man=5, cat=1)
 
 
-def test_a_large_output_is_written_in_portions_under_one_begin(
+def test_a_large_output_that_is_written_to_a_map_in_portions_is_exact_after_a_replay(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_tx.outputs.staging.area import write_manifest, write_rows
@@ -381,7 +385,7 @@ class WordsFactory:
         return OpaqueMap(self.store)
 
 
-def test_a_factory_makes_its_state_only_when_the_state_is_used(make: Callable[..., Run]) -> None:
+def test_a_factory_creates_its_state_when_the_state_is_first_used(make: Callable[..., Run]) -> None:
     factory = WordsFactory(Words())
     update = counting(factory)
     assert (update.state.name, update.state.kind, factory.asked) == ("my words", StateKind.OPAQUE, [])
@@ -395,7 +399,7 @@ def test_a_factory_makes_its_state_only_when_the_state_is_used(make: Callable[..
         assert [row["count"] for row in found] == [5, None]
 
 
-def test_a_factory_that_makes_another_kind_of_state_than_it_declares_is_refused_by_name(
+def test_the_error_for_a_factory_that_creates_an_undeclared_kind_of_state_names_the_factory(
     make: Callable[..., Run],
 ) -> None:
     class Wrong(WordsFactory):
@@ -408,7 +412,7 @@ def test_a_factory_that_makes_another_kind_of_state_than_it_declares_is_refused_
         committed(make("r1", [counting(Wrong(Words()))]), counted(man=3))
 
 
-def test_a_store_that_cannot_note_keys_is_refused_unless_its_map_cannot_roll_back(make: Callable[..., Run]) -> None:
+def test_a_store_that_cannot_note_keys_is_refused_unless_its_map_declares_no_rollback(make: Callable[..., Run]) -> None:
     class Typed(Words):
         def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
             super().multi_put([(word,) for (word,) in keys], values)
@@ -426,7 +430,7 @@ def test_a_store_that_cannot_note_keys_is_refused_unless_its_map_cannot_roll_bac
     assert list(store.kept) == [("man",)]
 
 
-def test_a_stored_value_that_was_written_with_other_columns_is_named(make: Callable[..., Run]) -> None:
+def test_the_error_for_a_stored_value_with_other_columns_names_the_value(make: Callable[..., Run]) -> None:
     backing = MemoryMap[Any]()
     committed(make("r1", [counting(OpaqueMap(backing))]), counted(man=3))
     two: Any = {"count": Count(), "sum": Sum()}
@@ -442,7 +446,9 @@ class Adding:
             state.multi_update([(row["word"],)], [CombinerValueUpdater(Count(), row["count"])])
 
 
-def test_partition_persist_takes_a_map_and_a_factory(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_persist_accepts_a_map_or_a_factory(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Words()
     for number, made in enumerate((OpaqueMap(store, name="my words"), WordsFactory(store))):
         update = partition_persist(SOURCE, state=made, updater=Adding())
@@ -484,7 +490,7 @@ class AddingTogether(Adding):
 
 
 @pytest.mark.parametrize("stores", [1, 3])
-def test_each_of_several_writers_always_has_its_own_state_and_the_rows_of_its_keys(
+def test_each_writer_always_has_the_same_state_and_the_rows_of_the_same_keys(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, stores: int
 ) -> None:
     factory = Shards([MemoryMap[Any]() for _ in range(stores)])
@@ -510,7 +516,7 @@ def test_each_of_several_writers_always_has_its_own_state_and_the_rows_of_its_ke
         assert all(found)
 
 
-def test_a_skip_undoes_what_every_writer_holds(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skip_undoes_the_writes_of_every_writer(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     factory = Shards([MemoryMap[Any]()])
     update = partition_persist(SOURCE, state=factory, updater=Adding(), partitions=4, partition_by=["word"])
     run = make("r1", [update], source=OpaqueNumbers())
@@ -522,7 +528,7 @@ def test_a_skip_undoes_what_every_writer_holds(make: Callable[..., Run], monkeyp
     assert held(factory.stores[0]) == {}
 
 
-def test_other_writers_finish_when_a_writer_fails_and_the_retry_is_exact(make: Callable[..., Run]) -> None:
+def test_the_other_writers_finish_if_one_writer_fails_and_the_retry_is_exact(make: Callable[..., Run]) -> None:
     class Fails(Adding):
         left = 1
 
@@ -541,7 +547,7 @@ def test_other_writers_finish_when_a_writer_fails_and_the_retry_is_exact(make: C
     assert held(factory.stores[0]) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_the_state_of_an_update_can_be_queried_through_the_update(make: Callable[..., Run]) -> None:
+def test_the_state_of_an_update_can_be_queried_by_passing_the_update(make: Callable[..., Run]) -> None:
     words = [{"word": word} for word in ("a", "b", "c", "none")]
     by_word = MapGet(keys=["word"], values=["count"])
     ways: tuple[dict[str, Any], ...] = ({}, {"partitions": 3, "partition_by": ["word"]})
@@ -572,7 +578,7 @@ def test_the_state_of_an_update_can_be_queried_through_the_update(make: Callable
         ),
     ],
 )
-def test_impossible_options_of_writers_are_refused_when_the_dag_is_parsed(options: Any, told: str) -> None:
+def test_impossible_options_for_writers_are_refused_while_the_dag_is_parsed(options: Any, told: str) -> None:
     given = {"state": Shards([]), "updater": Adding(), **options}
     with pytest.raises(ConfigError, match=told) as refused:
         partition_persist(SOURCE, **given)
@@ -596,9 +602,7 @@ def test_impossible_options_of_writers_are_refused_when_the_dag_is_parsed(option
         ({"writers": "all"}, r"\(writers=\) = 'all'"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused_in_one_line_when_the_dag_is_parsed(
-    options: Any, told: str
-) -> None:
+def test_options_that_contradict_each_other_are_refused_while_the_dag_is_parsed(options: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         counting(OpaqueMap(MemoryMap()), **options)
 
@@ -608,7 +612,7 @@ def test_columns_for_a_state_that_has_its_own_columns_are_refused(state: Any) ->
         persistent_aggregate(SOURCE, state=state, keys=["word"])
 
 
-def test_a_map_is_shown_without_its_address() -> None:
+def test_the_text_of_a_map_does_not_contain_its_address() -> None:
     from airflow_tx.state import MemcachedState
 
     made = counting(MemcachedState.opaque(["secret-host:11211"], prefix="words:")).state

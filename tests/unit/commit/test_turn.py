@@ -40,11 +40,11 @@ def changed(near: WaitingLine, txid: int, **changes: Any) -> WaitingLine:
 
 
 @pytest.mark.parametrize("current", [5, 6])
-def test_the_transaction_whose_turn_it_is_does_not_wait(current: int) -> None:
+def test_the_transaction_that_has_the_turn_does_not_wait(current: int) -> None:
     assert line(5, current).move is Move.COMMIT
 
 
-def test_the_next_two_in_line_wait_in_their_worker_if_earlier_transactions_only_have_to_commit() -> None:
+def test_the_next_two_transactions_wait_in_their_workers_if_earlier_ones_only_need_to_commit() -> None:
     assert line(5, 4, t4=True).move is Move.WAIT
     assert line(5, 3, t3=True, t4=True).move is Move.WAIT
 
@@ -54,31 +54,31 @@ def test_a_committer_waits_only_briefly_while_an_earlier_transaction_may_need_a_
     assert line(5, 3, t3=True, t4=False).move is Move.WAIT_BRIEFLY
 
 
-def test_a_committer_beyond_the_next_two_in_line_waits_only_briefly() -> None:
+def test_a_committer_that_is_not_among_the_next_two_in_line_waits_only_briefly() -> None:
     assert line(5, 2, t2=True, t3=True, t4=True).move is Move.WAIT_BRIEFLY
 
 
-def test_only_the_first_sixteen_in_line_hold_a_worker_slot_however_many_are_in_flight() -> None:
+def test_by_default_only_the_first_sixteen_waiting_transactions_occupy_a_worker_slot() -> None:
     assert line(17, 1).move is Move.WAIT_BRIEFLY
     assert line(18, 1).move is Move.DEFER
     assert replace(line(18, 1), places=20).move is Move.WAIT
 
 
-def test_the_number_of_places_says_how_many_committers_wait_in_their_worker() -> None:
+def test_the_number_of_places_limits_how_many_committers_wait_in_their_workers() -> None:
     far = replace(line(5, 1, t1=True, t2=True, t3=True, t4=True), places=4)
     assert far.move is Move.WAIT
     assert replace(far, places=3).move is Move.WAIT_BRIEFLY
     assert replace(far, ready=far.ready - {2}).move is Move.WAIT_BRIEFLY
 
 
-def test_a_transaction_that_became_final_while_the_line_was_read_holds_up_no_committer() -> None:
+def test_a_transaction_that_became_final_during_the_read_delays_no_committer() -> None:
     assert line(5, 3, t4=True).move is Move.WAIT
 
 
 # --- what wakes a committer that waits elsewhere -----------------------------------------------------------------
 
 
-def test_a_committer_says_for_whom_it_waits_in_its_worker() -> None:
+def test_a_committer_that_waits_in_its_worker_reports_the_transaction_that_it_waits_for() -> None:
     assert line(5, 4, t4=True).waited_for == [[4, "t4", "PROCESSING", True]]
     assert line(5, 4, t4=False).waited_for == []
     assert line(5, 5).waited_for == []
@@ -87,7 +87,7 @@ def test_a_committer_says_for_whom_it_waits_in_its_worker() -> None:
 NEAR = {"reason": "its turn is near", "current": 4}
 
 
-def test_a_committer_is_woken_near_its_turn_but_not_again_for_the_same_transactions() -> None:
+def test_a_committer_is_woken_shortly_before_its_turn_and_not_again_for_the_same_transactions() -> None:
     near = line(5, 4, t4=True)
     assert near.wake_event(op="op", waited=[]) == NEAR
     assert near.wake_event(op="op", waited=[[4, "t4", "PROCESSED", True]]) == NEAR
@@ -103,7 +103,7 @@ def test_a_committer_is_woken_when_its_own_transaction_changes() -> None:
     assert replace(far, opened=far.earlier).wake_event(op="op", waited=[]) == {"reason": "its record changed"}
 
 
-def test_a_committer_is_woken_to_skip_the_transaction_whose_turn_it_is() -> None:
+def test_a_committer_is_woken_to_skip_the_transaction_that_has_the_turn() -> None:
     assert changed(line(5, 4, t4=False), 4, skip=Deed("ada", "", "")).wake_event(op="op", waited=[]) == NEAR
 
 
@@ -140,7 +140,7 @@ def read(topology: Topology, txid: int, *mapped: str) -> WaitingLine:
     return read_line(ReadOnlyLedger(topology.store(), topology.paths), txid, mapped)
 
 
-def test_a_committer_at_its_turn_reads_no_other_transaction(topology: Topology) -> None:
+def test_a_committer_that_has_the_turn_reads_no_other_transaction(topology: Topology) -> None:
     assert read(topology, 1) == WaitingLine(txid=1, current=1)
     assert read(topology, 0) == WaitingLine(txid=0, current=1)
 
@@ -153,7 +153,7 @@ def test_a_committer_reads_only_the_nearest_earlier_transactions(topology: Topol
     assert set(read_line(ReadOnlyLedger(topology.store(), topology.paths), 4, (), places=3).earlier) == {1, 2, 3}
 
 
-def test_an_earlier_transaction_is_ready_once_all_its_tasks_have_acked(topology: Topology) -> None:
+def test_an_earlier_transaction_is_ready_after_all_its_tasks_have_acked(topology: Topology) -> None:
     first = run(topology, 1)
     task = first.start()
     assert not read(topology, 2).ready
@@ -175,7 +175,7 @@ def test_an_earlier_transaction_that_failed_after_all_its_acks_is_not_ready(topo
     assert not read(topology, 2).ready
 
 
-def test_a_task_with_instances_need_not_ack_under_its_own_name(topology: Topology) -> None:
+def test_a_mapped_task_is_ready_without_an_ack_under_its_own_name(topology: Topology) -> None:
     first = run(topology, 1)
     ledger, instance = topology.ledger(), TaskTry("p", 0, "t")
     ledger.start(first.attempt, instance)
@@ -184,19 +184,19 @@ def test_a_task_with_instances_need_not_ack_under_its_own_name(topology: Topolog
     assert read(topology, 2, "p").ready == {1}
 
 
-def test_a_skip_is_due_only_for_the_transaction_whose_turn_it_is(topology: Topology) -> None:
+def test_a_skip_is_due_only_for_the_transaction_that_has_the_turn(topology: Topology) -> None:
     topology.note_skip(2)
     assert not read(topology, 3).skip
     topology.note_skip(1)
     assert read(topology, 3).skip
 
 
-def test_an_earlier_transaction_that_became_final_during_the_read_is_left_out(topology: Topology) -> None:
+def test_an_earlier_transaction_that_became_final_during_the_read_is_ignored(topology: Topology) -> None:
     topology.store().multi([], [Delete(topology.paths.transaction(1))])
     assert set(read(topology, 3).earlier) == {2}
 
 
-def test_an_earlier_transaction_whose_acks_are_removed_counts_as_ready(topology: Topology) -> None:
+def test_an_earlier_transaction_whose_acks_were_deleted_counts_as_ready(topology: Topology) -> None:
     first = run(topology, 1)
     paths, record = topology.paths, topology.record(1)
     assert record is not None
@@ -206,7 +206,7 @@ def test_an_earlier_transaction_whose_acks_are_removed_counts_as_ready(topology:
     assert read(topology, 2).ready == {1}
 
 
-def test_an_ack_that_is_removed_while_it_is_read_counts_for_nothing(
+def test_an_ack_that_is_deleted_during_the_read_is_not_counted(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(topology, 1).process({})
@@ -237,5 +237,7 @@ def test_an_ack_that_is_removed_while_it_is_read_counts_for_nothing(
         (None, "To continue, start a run with the run id r7, or replay it"),
     ],
 )
-def test_the_advice_about_an_earlier_transaction_fits_the_state_of_its_run(state: str | None, expected: str) -> None:
+def test_the_advice_about_an_earlier_transaction_depends_on_the_state_of_its_run(
+    state: str | None, expected: str
+) -> None:
     assert re.match(expected, str(advice("t", 7, "r7", state)))

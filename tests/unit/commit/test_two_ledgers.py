@@ -48,7 +48,7 @@ def staged(run: Run) -> Any:
     return ref
 
 
-def test_a_commit_sweeps_no_output_of_another_ledger_that_stages_in_the_same_place(
+def test_a_commit_deletes_no_output_of_another_ledger_in_the_same_staging_area(
     installation: Callable[[], MakeRun],
 ) -> None:
     here, there = installation(), installation()
@@ -66,7 +66,7 @@ def test_a_commit_sweeps_no_output_of_another_ledger_that_stages_in_the_same_pla
     assert counts(state) == {"here": 3}
 
 
-def test_new_values_of_another_ledger_that_are_kept_in_the_same_place_are_neither_swept_nor_taken(
+def test_new_values_of_another_ledger_in_the_same_folder_are_not_deleted_and_not_returned(
     installation: Callable[[], MakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__KEEP_NEW_VALUES", "1")
@@ -78,7 +78,7 @@ def test_new_values_of_another_ledger_that_are_kept_in_the_same_place_are_neithe
     assert [row["word"] for row in read(own, left["words"])] == ["here"]
 
 
-def test_a_commit_leaves_the_trees_of_another_ledger_in_the_same_store_of_ackers(log: Any, tmp_path: Path) -> None:
+def test_a_commit_deletes_no_trees_of_another_ledger_in_the_same_acker_store(log: Any, tmp_path: Path) -> None:
     nodes = MemoryStore()
 
     def made() -> MessageRun:

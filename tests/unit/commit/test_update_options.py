@@ -60,7 +60,7 @@ class Factory:
         return opaque_map()
 
 
-def test_an_update_keeps_its_options() -> None:
+def test_an_update_stores_its_options() -> None:
     kept = update(writers="spark", spark="sc://spark:15002", new_values="w", allow_empty=True)
     assert (kept.writers, kept.spark, kept.new_values, kept.allow_empty) == ("spark", "sc://spark:15002", "w", True)
     assert update(spark_from_rows=1).spark_from_rows == 1
@@ -68,19 +68,19 @@ def test_an_update_keeps_its_options() -> None:
     assert (own.writers, own.new_values, own.allow_empty) == ("worker", "moved", True)
 
 
-def test_the_repr_of_an_update_without_a_task_names_the_type_of_its_input() -> None:
+def test_the_repr_of_an_update_without_a_task_shows_the_type_of_its_input() -> None:
     assert repr(Update(5, words())).startswith("persistent_aggregate(int, state=MemoryState('words'")
 
 
 @pytest.mark.parametrize("name", ["", "_words", ".words", "return_value"])
-def test_a_name_of_new_values_that_cannot_be_an_output_is_refused(name: str) -> None:
+def test_new_values_whose_name_is_not_a_valid_output_name_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"persistent_aggregate\(new_values=\).*Use a name that begins with a letter"):
         update(new_values=name)
     with pytest.raises(ConfigError, match=r"partition_persist\(new_values=\).*Use a name that begins with a letter"):
         partition_persist(SOURCE, state=Own(), updater=Own(), new_values=name)
 
 
-def test_new_values_of_a_state_that_cannot_be_queried_are_refused() -> None:
+def test_new_values_for_a_state_that_cannot_be_queried_are_refused() -> None:
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
     with pytest.raises(ConfigError, match="SqlGuard cannot return the values of keys"):
         update(guard, new_values="words")
@@ -93,7 +93,7 @@ def test_columns_for_a_state_with_its_own_columns_are_refused(option: str, value
 
 
 @pytest.mark.parametrize("state", [opaque_map(), OneValue(), Factory()])
-def test_a_state_without_columns_takes_those_of_the_update(state: Any) -> None:
+def test_a_state_without_columns_uses_the_columns_of_the_update(state: Any) -> None:
     keys = [] if isinstance(state, OneValue) else ["word"]
     made = update(state, keys=keys, values={"count": Count()}, kind="opaque").state
     assert isinstance(made, TridentAggregate)
@@ -108,17 +108,17 @@ def test_an_update_without_columns_for_a_state_without_columns_is_refused(missin
         update(opaque_map(), **{**COLUMNS, missing: None})
 
 
-def test_a_map_that_keeps_no_txids_is_refused_with_the_map_to_wrap_around_it() -> None:
+def test_the_error_for_a_map_without_txids_names_the_map_that_must_wrap_it() -> None:
     with pytest.raises(ConfigError, match=r"It keeps values without txids: state=OpaqueMap\(MemoryMap\(...\)\)"):
         update(MemoryMap(), **COLUMNS)
 
 
-def test_a_custom_state_without_keys_is_refused_with_a_hint_to_partition_persist() -> None:
+def test_the_error_for_a_custom_state_without_keys_recommends_partition_persist() -> None:
     with pytest.raises(ConfigError, match=r"It has no multi_get, .*: use partition_persist\(..., updater=...\)"):
         update(Own(), **COLUMNS)
 
 
-def test_an_update_accepts_a_wrong_state_and_leaves_the_check_to_the_block() -> None:
+def test_an_update_accepts_an_invalid_state_and_leaves_the_check_to_the_dag() -> None:
     assert update(5).state == 5  # type: ignore[comparison-overlap]
 
 
@@ -126,13 +126,13 @@ def test_an_update_accepts_a_wrong_state_and_leaves_the_check_to_the_block() -> 
 
 
 @pytest.mark.parametrize("updates", [5, "one update"])
-def test_updates_that_are_not_a_list_are_refused(updates: Any) -> None:
+def test_updates_that_are_not_in_a_list_are_refused(updates: Any) -> None:
     given: Any = update() if isinstance(updates, str) else updates
     with pytest.raises(ConfigError, match=r"CommitOperator\(updates=\).*Give a list"):
         checked_updates(given)
 
 
-def test_two_updates_of_a_committer_need_two_names_for_their_new_values() -> None:
+def test_two_updates_of_one_committer_with_new_values_need_two_names() -> None:
     several = [update(new_values="b"), update(), update(new_values="a"), update()]
     assert checked_updates(iter(several)) == tuple(several)
     with pytest.raises(ConfigError, match="new_values.*'a'.*different names"):

@@ -60,20 +60,20 @@ def table(tmp_path: Path, make: Any) -> Table:
 
 
 @pytest.mark.parametrize("by", [3, 100], ids=["of the next one", "of none"])
-def test_rows_of_a_txid_without_a_receipt_are_a_finding(table: Table, by: int) -> None:
+def test_verify_reports_rows_with_a_txid_that_has_no_receipt(table: Table, by: int) -> None:
     assert findings(table.run, table) == ()
     table.copied(by)
     (found,) = findings(table.run, table)
     assert found == f"state {table.state.name}: it has 1 rows of transaction {1 + by}, which has no receipt"
 
 
-def test_rows_of_a_skipped_transaction_are_a_finding(table: Table) -> None:
+def test_verify_reports_rows_of_a_skipped_transaction(table: Table) -> None:
     table.copied(2)
     (found,) = findings(table.run, table)
     assert found == f"transaction 3: state {table.state.name} has 1 rows of it instead of 0"
 
 
-def test_rows_without_a_transaction_can_be_accepted_until_their_txid_is_allocated(table: Table) -> None:
+def test_rows_without_a_transaction_can_be_accepted_until_a_transaction_gets_their_txid(table: Table) -> None:
     table.copied(100)
     table.accept()
     assert findings(table.run, table) == ()
@@ -105,7 +105,7 @@ def accept(lost: Any) -> None:
     lost.run.spec.ledger(lost.run.spec.memory).run(state_lost, lost.state.name, ADA)
 
 
-def test_transactions_that_a_person_has_given_up_are_named(lost: Any) -> None:
+def test_verify_names_transactions_that_a_person_has_given_up(lost: Any) -> None:
     assert of(lost.run, lost).given_up == ()
     accept(lost)
     run = committed(lost.made, rows(d=4))
@@ -114,13 +114,13 @@ def test_transactions_that_a_person_has_given_up_are_named(lost: Any) -> None:
     assert told.endswith(": the disk is gone)")
 
 
-def test_a_loss_that_a_roll_forward_has_made_good_is_not_named(lost: Any) -> None:
+def test_verify_does_not_name_a_loss_after_a_roll_forward_has_restored_the_rows(lost: Any) -> None:
     accept(lost)
     assert rolled(lost.run, lost) == []
     assert of(lost.run, lost).given_up == ()
 
 
-def test_a_complete_state_has_given_up_no_transaction(lost: Any) -> None:
+def test_verify_names_no_transaction_as_given_up_for_a_complete_state(lost: Any) -> None:
     lost.whole()
     accept(lost)
     assert of(lost.run, lost).given_up == ()

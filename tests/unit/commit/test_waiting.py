@@ -95,7 +95,9 @@ def pair(make: Any) -> tuple[Run, Run]:
     return open_run(make, "r1"), open_run(make, "r2")
 
 
-def test_a_waiting_committer_is_woken_by_the_commit_before_it(pair: Any, store: Meanwhile, state: MemoryState) -> None:
+def test_a_committer_that_waits_is_woken_by_the_commit_of_the_transaction_before_it(
+    pair: Any, store: Meanwhile, state: MemoryState
+) -> None:
     first, second = pair
     store.steps = [first.commit_now]
     assert commit_in_time(second, store) is None
@@ -103,7 +105,7 @@ def test_a_waiting_committer_is_woken_by_the_commit_before_it(pair: Any, store: 
     assert store.waits == [(60.0, True)]
 
 
-def test_a_committer_spends_its_patience_over_all_its_waits(pair: Any, store: Meanwhile) -> None:
+def test_the_patience_of_a_committer_limits_the_sum_of_all_its_waits(pair: Any, store: Meanwhile) -> None:
     first, second = pair
     store.steps = [lambda: first.commit().complete()]
     line = commit_in_time(second, store)
@@ -114,7 +116,7 @@ def test_a_committer_spends_its_patience_over_all_its_waits(pair: Any, store: Me
 
 
 @pytest.mark.parametrize("soon", [True, False])
-def test_a_committer_waits_only_briefly_for_an_earlier_transaction_that_still_works(
+def test_a_committer_waits_only_briefly_for_an_earlier_transaction_that_is_still_processing(
     make: Any, store: Meanwhile, state: MemoryState, soon: bool
 ) -> None:
     first, second = make("r1"), make("r2")
@@ -136,7 +138,7 @@ def last(make: Any, store: Meanwhile) -> Run:
     return last
 
 
-def test_a_committer_far_from_its_turn_waits_in_its_worker_while_the_line_moves_fast(
+def test_a_committer_far_from_its_turn_waits_in_its_worker_while_commits_before_it_are_fast(
     last: Run, store: Meanwhile, state: MemoryState
 ) -> None:
     store.a_step = 1.0
@@ -145,14 +147,16 @@ def test_a_committer_far_from_its_turn_waits_in_its_worker_while_the_line_moves_
     assert store.time - 1000 > BRIEF
 
 
-def test_a_committer_far_from_its_turn_is_deferred_when_the_line_moves_slowly(last: Run, store: Meanwhile) -> None:
+def test_a_committer_far_from_its_turn_is_deferred_while_commits_before_it_are_slow(
+    last: Run, store: Meanwhile
+) -> None:
     store.a_step = 4.0
     line = commit_in_time(last, store)
     assert line is not None
     assert (line.current, store.time - 1000) == (3, 2 * store.a_step)
 
 
-def test_a_committer_far_from_its_turn_is_deferred_when_a_fast_line_stops(last: Run, store: Meanwhile) -> None:
+def test_a_committer_far_from_its_turn_is_deferred_when_the_commits_before_it_stop(last: Run, store: Meanwhile) -> None:
     store.a_step = 0.5
     store.steps = store.steps[:3]
     line = commit_in_time(last, store)
@@ -183,7 +187,7 @@ def test_a_committer_logs_the_state_of_the_run_that_it_waits_for(
     assert re.search(f"Transaction 2 of numbers waits for transaction 1 .*{text}", second.log.lines[-1])
 
 
-def test_a_change_before_it_watches_is_noticed(
+def test_a_change_is_noticed_although_it_happens_before_the_committer_watches_the_ledger(
     pair: Any, store: Meanwhile, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pair
@@ -200,7 +204,7 @@ def test_a_change_before_it_watches_is_noticed(
     assert counts(state) == {"count": 20}
 
 
-def test_a_committer_only_reads_until_its_turn(pair: Any, store: Meanwhile) -> None:
+def test_a_committer_only_reads_the_ledger_while_it_waits_for_its_turn(pair: Any, store: Meanwhile) -> None:
     first, second = pair
     second.commit().complete()
     store.multis = 0
@@ -209,7 +213,7 @@ def test_a_committer_only_reads_until_its_turn(pair: Any, store: Meanwhile) -> N
     assert first.commit_now() is None
 
 
-def test_a_committer_at_its_turn_reads_whose_turn_it_is_once(
+def test_a_committer_that_has_the_turn_reads_only_once_which_transaction_has_the_turn(
     pair: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = pair
@@ -224,7 +228,7 @@ def test_a_committer_at_its_turn_reads_whose_turn_it_is_once(
     assert read.count(first.spec.paths.current) == 1
 
 
-def test_task_states_read_before_the_turn_are_not_requested_again(pair: Any, store: Meanwhile) -> None:
+def test_task_states_that_were_read_before_the_turn_are_not_queried_again(pair: Any, store: Meanwhile) -> None:
     first, second = pair
     store.steps = [first.commit_now]
     asked, ask = list[Any](), second.committer.get_task_states
@@ -239,7 +243,7 @@ def test_task_states_read_before_the_turn_are_not_requested_again(pair: Any, sto
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_waiting_committer_fails_at_once_when_its_transaction_cannot_be_committed(
+def test_a_waiting_committer_fails_immediately_if_its_transaction_cannot_be_committed(
     pair: Any, store: Meanwhile, again: bool
 ) -> None:
     _, second = pair
@@ -272,7 +276,7 @@ def test_a_committer_waits_for_a_task_that_runs_again_and_reads_its_new_output(
     assert store.waits == [(60.0, True), (50.0, True), (40.0, True)]
 
 
-def test_a_committer_tries_a_refused_skip_once_and_then_waits(
+def test_a_committer_tries_a_skip_that_is_refused_once_and_then_waits(
     make: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -310,7 +314,7 @@ def emitted(make_with_messages: Any) -> tuple[MessageRun, str]:
 
 
 @pytest.mark.parametrize(("patience", "most"), [(60.0, MESSAGE_PATIENCE), (2.0, 2.0), (0.0, 0.0)])
-def test_a_committer_waits_for_messages_in_its_worker_for_seconds_only(
+def test_a_committer_waits_in_its_worker_for_messages_only_for_a_few_seconds(
     emitted: tuple[MessageRun, str], store: Meanwhile, patience: float, most: float
 ) -> None:
     run, _ = emitted
@@ -321,7 +325,7 @@ def test_a_committer_waits_for_messages_in_its_worker_for_seconds_only(
     assert run.log.lines[-1].startswith("Transaction 1.1 of numbers waits: of its 1 message trees")
 
 
-def test_a_message_that_is_acked_within_seconds_is_waited_for_in_the_worker(
+def test_a_committer_waits_in_its_worker_for_a_message_that_is_acked_within_seconds(
     emitted: tuple[MessageRun, str], store: Meanwhile
 ) -> None:
     run, reference = emitted

@@ -47,19 +47,19 @@ def update(state: Any = POSTGRES, conn_id: str | None = "spark_default", **how: 
     return persistent_aggregate(SimpleNamespace(operator=task, key="counts"), state=state, **how)
 
 
-def test_spark_writes_a_large_output_and_the_worker_writes_a_small_one(area: StagingArea) -> None:
+def test_spark_writes_a_large_output_and_the_worker_writes_a_small_output(area: StagingArea) -> None:
     assert spark_of(update(), staged(area, 10)) == "spark_default"
     assert spark_of(update(), staged(area, 9)) is None
     assert spark_of(update(spark_from_rows=9), staged(area, 9)) == "spark_default"
 
 
-def test_the_writer_of_an_update_can_be_overridden(area: StagingArea) -> None:
+def test_an_update_can_choose_its_writer(area: StagingArea) -> None:
     assert spark_of(update(writers="worker"), staged(area, 10)) is None
     assert spark_of(update(writers="spark", spark="local[2]"), staged(area, 1)) == "local[2]"
     assert spark_of(update(spark="sc://spark:15002"), staged(area, 10)) == "sc://spark:15002"
 
 
-def test_auto_never_chooses_spark_where_it_cannot_write(area: StagingArea) -> None:
+def test_the_auto_writer_never_chooses_spark_for_a_state_that_spark_cannot_write(area: StagingArea) -> None:
     assert spark_of(update(SQLITE), staged(area, 10)) is None
     assert spark_of(update(MEMORY), staged(area, 10)) is None
     assert spark_of(update(conn_id=None), staged(area, 10)) is None
@@ -75,7 +75,7 @@ def test_auto_never_chooses_spark_where_it_cannot_write(area: StagingArea) -> No
     ],
     ids=["one writer", "nowhere", "plain"],
 )
-def test_choosing_spark_is_refused_where_spark_cannot_write(
+def test_spark_as_the_writer_is_refused_for_a_state_that_spark_cannot_write(
     area: StagingArea, state: Any, conn_id: str | None, plain: bool, why: str
 ) -> None:
     rows: Any = [{"word": "w", "n": 1}] if plain else staged(area, 3)
@@ -84,7 +84,7 @@ def test_choosing_spark_is_refused_where_spark_cannot_write(
     assert spark_of(update(state, conn_id, writers="spark"), []) is None
 
 
-def test_unknown_writers_are_refused_when_the_dag_is_parsed() -> None:
+def test_an_unknown_writer_is_refused_while_the_dag_is_parsed() -> None:
     with pytest.raises(ConfigError, match='Use "auto", "worker" or "spark"'):
         update(writers="executors")
 
@@ -92,19 +92,19 @@ def test_unknown_writers_are_refused_when_the_dag_is_parsed() -> None:
 @pytest.mark.parametrize(
     "how", [{"spark_from_rows": 0}, {"spark_from_rows": -1}, {"spark_from_rows": 9, "writers": "worker"}]
 )
-def test_a_number_of_rows_that_means_nothing_is_refused_when_the_dag_is_parsed(how: Any) -> None:
+def test_an_invalid_number_of_rows_for_spark_is_refused_while_the_dag_is_parsed(how: Any) -> None:
     with pytest.raises(ConfigError, match='Use a number of rows from 1, with writers="auto"'):
         update(**how)
 
 
-def test_an_address_with_parameters_is_refused_and_not_shown() -> None:
+def test_a_spark_address_with_parameters_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="create a connection of type spark_connect") as refused:
         update(spark="sc://spark:15002/;token=abc")
     assert "abc" not in str(refused.value)
     assert "secret" not in repr(update())
 
 
-def test_many_rows_are_written_in_portions_and_few_at_once(area: StagingArea) -> None:
+def test_many_rows_are_written_in_portions_and_few_rows_are_written_at_once(area: StagingArea) -> None:
     grant, state = Grants()(1), MemoryState("words", keys=["word"], values={"n": Count()})
     few, many, how = staged(area, 4, state), staged(area, 9, state), update(state)
     assert UpdateRows(how, few).fits()
@@ -155,7 +155,7 @@ def moment(*states: Any) -> list[Any]:
     return [each.state for each in write.moment_of(rows)]
 
 
-def test_a_lake_table_is_raised_with_its_rows_unless_two_states_share_a_database() -> None:
+def test_the_fence_of_a_lake_table_is_raised_with_its_rows_unless_two_states_share_a_database() -> None:
     lake = DeltaTable("/lake/words")
     one, two = (SqlTable.from_url("sqlite:///nowhere.db", table=table) for table in ("one", "two"))
     assert moment(POSTGRES, lake, one) == [lake]
@@ -163,7 +163,9 @@ def test_a_lake_table_is_raised_with_its_rows_unless_two_states_share_a_database
     assert moment(POSTGRES, one) == [POSTGRES]
 
 
-def test_few_rows_are_compared_within_the_store_transaction_that_writes_them(area: StagingArea) -> None:
+def test_few_rows_are_compared_with_the_emitted_rows_in_the_store_transaction_that_writes_them(
+    area: StagingArea,
+) -> None:
     state = MemoryState("words", keys=["word"], values={"n": Count()})
     how, wrong = update(state), emitted(area, 4, said=2)
     assert write.whole(how, wrong) is wrong
@@ -173,7 +175,7 @@ def test_few_rows_are_compared_within_the_store_transaction_that_writes_them(are
     assert written_at_once(how, Grants()(1), emitted(area, 4, said=1)).keys == 4
 
 
-def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_them(area: StagingArea) -> None:
+def test_for_a_reducer_all_rows_of_a_key_are_in_one_portion_in_their_order(area: StagingArea) -> None:
     state = MemoryState("users", keys=["user"], values={"balance": Balance(), "last": LastTwo()})
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
     rows = [{"user": f"u{i % 7}", "step": (i * 37) % 23 - 11, "other": "x"} for i in range(50)]
@@ -195,7 +197,7 @@ def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_
     assert output_digest(found, update(state).state) == output_digest(list(found)[::-1], update(state).state)
 
 
-def test_a_reducer_without_keys_reads_its_rows_without_holding_them(area: StagingArea) -> None:
+def test_a_reducer_without_keys_reads_its_rows_as_a_stream(area: StagingArea) -> None:
     state = MemoryState("users", keys=[], values={"balance": Balance(), "n": Count()})
     rows = staged(area, 9, state)
     assert spark_of(update(state, spark_from_rows=1), rows) is None
@@ -221,7 +223,7 @@ class _Keys:
         self.found += [(chunk, *key) for key in keys]
 
 
-def test_new_values_of_few_rows_for_a_reducer_have_the_keys_that_it_wrote(area: StagingArea) -> None:
+def test_the_new_values_for_a_reducer_contain_each_written_key_once(area: StagingArea) -> None:
     state = MemoryState("users", keys=["user"], values={"balance": Balance()})
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
     rows = [{"user": f"u{i % 2}", "step": i} for i in range(3)]
@@ -231,7 +233,7 @@ def test_new_values_of_few_rows_for_a_reducer_have_the_keys_that_it_wrote(area: 
     assert output.found == [(0, "u0"), (0, "u1")]
 
 
-def test_a_key_in_two_portions_is_refused_by_the_state(area: StagingArea) -> None:
+def test_a_state_refuses_a_key_that_is_in_two_portions(area: StagingArea) -> None:
     grant, state = Grants()(1), MemoryState("words", keys=["word"], values={"n": Count()})
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
     rows = [{"word": f"w{i % 8}", "n": 1} for i in range(9)]
@@ -241,7 +243,7 @@ def test_a_key_in_two_portions_is_refused_by_the_state(area: StagingArea) -> Non
         write.write_update(update(state), grant, StagedRows(area, twice, state, ATTEMPT), dag_file="", log=None)
 
 
-def test_staged_rows_can_be_read_twice_and_have_one_digest_in_any_order(area: StagingArea) -> None:
+def test_staged_rows_can_be_read_twice_and_their_digest_does_not_depend_on_their_order(area: StagingArea) -> None:
     rows, plain = staged(area, 9), [{"n": i, "word": f"w{i}"} for i in reversed(range(9))]
     assert list(rows) == list(rows) == plain[::-1]
     assert output_digest(rows, update().state) == output_digest(plain, update().state)
@@ -249,7 +251,7 @@ def test_staged_rows_can_be_read_twice_and_have_one_digest_in_any_order(area: St
     assert output_digest(plain * 2, update().state) != output_digest([], update().state)
 
 
-def test_a_composite_column_is_read_as_it_was_emitted(area: StagingArea) -> None:
+def test_the_digest_of_an_output_with_a_composite_column_includes_the_emitted_values(area: StagingArea) -> None:
     state = MemoryState("words", keys=["word"], values={"n": Count(), "delay": Avg()})
     whole = rows_to_write(update(state), [ref(area, 2, delay=1.5)], area, ATTEMPT)
     assert isinstance(whole, StagedRows)
@@ -268,7 +270,7 @@ def test_an_outranked_chunk_is_reported_before_other_refused_chunks() -> None:
     assert isinstance(rebuilt_error("Unheard", {"state": "s"}), StateError)
 
 
-def test_an_outranked_committer_reports_it_although_the_ledger_is_unreachable() -> None:
+def test_an_outranked_committer_is_reported_as_outranked_although_the_ledger_is_unreachable() -> None:
     def holds(token: Any) -> bool:
         raise StoreUnavailable(hosts="zk1:2181", connection="zk", reason="cut off")
 

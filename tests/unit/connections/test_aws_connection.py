@@ -29,7 +29,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
     return define
 
 
-def test_key_token_region_and_endpoint_come_from_the_connection(connect: Any) -> None:
+def test_the_key_and_the_token_and_the_region_and_the_endpoint_are_read_from_the_connection(connect: Any) -> None:
     extra = {"aws_session_token": "t", "region_name": "eu-1", "endpoint_url": "http://lake:9000"}
     assert connect(extra, login=KEY, password=SECRET) == {
         "aws_access_key_id": KEY,
@@ -40,7 +40,7 @@ def test_key_token_region_and_endpoint_come_from_the_connection(connect: Any) ->
     }
 
 
-def test_the_endpoint_of_s3_wins_over_the_endpoint_of_all_services(connect: Any) -> None:
+def test_the_endpoint_for_s3_overrides_the_endpoint_for_all_services(connect: Any) -> None:
     extra = {"endpoint_url": "http://all", "service_config": {"s3": {"endpoint_url": "http://lake"}}}
     assert connect(extra)["aws_endpoint_url"] == "http://lake"
 
@@ -55,14 +55,14 @@ def test_the_endpoint_of_s3_wins_over_the_endpoint_of_all_services(connect: Any)
         ({}, {"conn_type": "redis"}, "of type aws"),
     ],
 )
-def test_a_connection_that_cannot_be_used_is_refused(connect: Any, extra: Any, parts: Any, match: str) -> None:
+def test_an_unusable_aws_connection_is_refused(connect: Any, extra: Any, parts: Any, match: str) -> None:
     with pytest.raises(ConfigError, match=match) as refusal:
         connect(extra, **parts)
     assert SECRET not in str(refusal.value)
     assert KEY not in str(refusal.value)
 
 
-def test_a_rename_that_overwrites_is_refused_in_options_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_or_a_variable_that_lets_renames_overwrite_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="overwrite each other"):
         checked_s3_options({"aws_s3_allow_unsafe_rename": "true"})
     monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "1")
@@ -70,28 +70,28 @@ def test_a_rename_that_overwrites_is_refused_in_options_and_environment(monkeypa
         checked_s3_options({})
 
 
-def test_an_endpoint_without_tls_is_allowed_only_by_its_http_address() -> None:
+def test_an_endpoint_without_tls_is_accepted_only_with_an_http_address() -> None:
     assert checked_s3_options({"AWS_ENDPOINT_URL": "http://lake"})["aws_allow_http"] == "true"
     assert "aws_allow_http" not in checked_s3_options({"AWS_ENDPOINT_URL": "https://lake"})
 
 
-def test_an_s3_error_shows_its_code_without_addresses_and_credentials() -> None:
+def test_an_s3_error_shows_its_code_and_no_addresses_and_no_credentials() -> None:
     told = scrubbed(ANSWER, {"aws_access_key_id": KEY, "AWS_SECRET_ACCESS_KEY": SECRET})
     assert told == "PUT http://***@lake/orders *** - 403 Forbidden: SignatureDoesNotMatch"
 
 
-def test_credentials_of_the_environment_are_hidden_in_s3_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_from_the_environment_are_hidden_in_s3_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "session-token")
     assert scrubbed("it is session-token", {}) == "it is ***"
 
 
-def test_a_conflict_at_version_403_is_not_read_as_a_permission_error() -> None:
+def test_a_conflict_at_version_403_is_not_treated_as_a_permission_error() -> None:
     assert not is_denied(OSError("version 403 already exists in /lake/permissions"))
     assert is_denied(OSError(ANSWER))
     assert is_denied(OSError("Permission denied (os error 13)"))
 
 
 @pytest.mark.parametrize(("uri", "conn_id"), [("/lake/orders", "aws_lake"), ("s3://aws_lake@lake/orders", None)])
-def test_a_connection_for_a_path_that_needs_none_or_inside_a_uri_is_refused(uri: str, conn_id: str | None) -> None:
+def test_a_connection_is_refused_for_a_path_that_needs_none_and_inside_a_uri(uri: str, conn_id: str | None) -> None:
     with pytest.raises(ConfigError, match="DeltaTable"):
         DeltaTable(uri, conn_id=conn_id)

@@ -36,13 +36,13 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"ssl_mode": "PREFERRED", "charset": "utf8mb4"}, {}),
     ],
 )
-def test_a_mysql_connection_accepts_the_encryption_extras_of_airflows_hook(
+def test_a_mysql_connection_accepts_the_encryption_extras_of_the_airflow_mysql_hook(
     connect: Any, extra: dict[str, Any], query: dict[str, str]
 ) -> None:
     assert dict(url_of_connection(connect("mysql", **extra)).query) == query
 
 
-def test_a_postgresql_connection_accepts_driver_settings_and_ignores_those_of_airflows_hook(connect: Any) -> None:
+def test_a_postgresql_connection_accepts_driver_settings_and_ignores_airflow_hook_settings(connect: Any) -> None:
     ours = {"channel_binding": "require", "require_auth": "scram-sha-256", "gssencmode": "disable", "sslcrl": CA}
     of_hook = {"cursor": "dictcursor", "own": "is not passed on", "options": ""}
     of_alchemy = {"sqlalchemy_query": {"sslmode": "require"}}
@@ -73,7 +73,7 @@ def test_an_encryption_setting_that_the_driver_cannot_apply_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_a_redis_flag_may_be_a_string(connect: Any) -> None:
+def test_a_redis_flag_may_be_a_string_in_the_connection(connect: Any) -> None:
     assert parameters_of_connection(connect("redis", ssl="true"), what="x")["ssl"] is True
     assert parameters_of_connection(connect("redis", ssl="false"), what="x")["ssl"] is False
     with pytest.raises(ConfigError, match="extra ssl .*'yes'.* Use true or false"):
@@ -82,7 +82,7 @@ def test_a_redis_flag_may_be_a_string(connect: Any) -> None:
         parameters_of_connection(connect("redis", use_tls=True), what="x")
 
 
-def test_a_rabbitmq_connection_is_in_plain_text_only_if_it_does_not_ask_for_tls(connect: Any) -> None:
+def test_a_rabbitmq_connection_uses_plain_text_only_if_it_does_not_request_tls(connect: Any) -> None:
     assert RabbitBroker.of_connection(connect("amqp", ssl="True"), what="x").tls
     assert not RabbitBroker.of_connection(connect("amqp"), what="x").tls
     with pytest.raises(ConfigError, match="extra ssl .*'on'"):

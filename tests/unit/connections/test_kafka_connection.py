@@ -22,7 +22,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
     return define
 
 
-def test_settings_of_librdkafka_come_from_the_extra_by_name(connect: Any) -> None:
+def test_settings_of_librdkafka_are_read_by_name_from_the_extra_of_the_connection(connect: Any) -> None:
     address = connect(
         {"bootstrap.servers": "a:9092", "error_cb": "a.hook", "group.id": "g", "socket.keepalive.enable": True}
     )
@@ -40,11 +40,11 @@ def test_settings_of_librdkafka_come_from_the_extra_by_name(connect: Any) -> Non
         ({"host": "::1,[::2]:3"}, "[::1]:9092,[::2]:3"),
     ],
 )
-def test_host_and_port_name_the_brokers_too(connect: Any, parts: Any, servers: str) -> None:
+def test_the_host_and_the_port_of_a_kafka_connection_name_the_brokers(connect: Any, parts: Any, servers: str) -> None:
     assert connect(**parts).client["bootstrap.servers"] == servers
 
 
-def test_a_kafka_login_becomes_a_jaas_configuration_and_is_never_shown(connect: Any) -> None:
+def test_a_kafka_login_is_converted_to_a_jaas_configuration_and_is_never_shown(connect: Any) -> None:
     secret = 'pass"word\\'
     for extra, parts in (
         ({"sasl.username": "me", "sasl.password": secret, "sasl.mechanism": "PLAIN"}, {}),
@@ -114,13 +114,15 @@ def test_a_kafka_setting_without_a_java_equivalent_needs_the_java_setting_in_the
         ({"spark": "hush"}, {"host": "a"}, "extra spark"),
     ],
 )
-def test_an_incomplete_kafka_connection_is_refused_in_one_line(connect: Any, extra: Any, parts: Any, told: str) -> None:
+def test_an_incomplete_kafka_connection_is_refused_with_a_one_line_error(
+    connect: Any, extra: Any, parts: Any, told: str
+) -> None:
     with pytest.raises(ConfigError, match=told) as refusal:
         connect(extra, **parts)
     assert "hush" not in str(refusal.value)
 
 
-def test_a_certificate_that_is_not_there_is_told_with_its_path(connect: Any) -> None:
+def test_the_error_for_a_missing_certificate_shows_its_path(connect: Any) -> None:
     address = connect({"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.ca.location": "/no/such/file"})
     with pytest.raises(ConfigError, match="ssl.ca.location = '/no/such/file'.*No such file"):
         address.spark_options()

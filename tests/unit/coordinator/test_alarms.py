@@ -135,7 +135,7 @@ def step(found: CoordinatorAlarms, world: LaneWorld, later: float = 0.0) -> None
     found.step(replace(look, now=now + timedelta(seconds=later)))
 
 
-def test_a_callback_is_called_once_per_block_despite_restarts_and_again_for_a_new_block(
+def test_a_callback_is_called_once_per_blocked_attempt_and_again_for_the_next_blocked_attempt(
     world: LaneWorld,
 ) -> None:
     called = Called()
@@ -164,7 +164,7 @@ def test_a_callback_is_called_once_per_block_despite_restarts_and_again_for_a_ne
     assert world.others[2:] == [(DAG_ID, f"blocked-1.{record.attempt}", False, True)]
 
 
-def test_only_one_of_two_coordinators_that_find_a_block_keeps_a_red_run(world: LaneWorld) -> None:
+def test_if_two_coordinators_find_a_blocked_transaction_only_one_of_them_keeps_a_failed_run(world: LaneWorld) -> None:
     """The run that the ledger names stays red. The other coordinator clears its own run, which then succeeds."""
     called = Called()
     callbacks = AlarmCallbacks(on_blocked=(called,))
@@ -190,7 +190,7 @@ def test_only_one_of_two_coordinators_that_find_a_block_keeps_a_red_run(world: L
         show_block(world, DAG_ID, "1.1")
 
 
-def test_a_late_alert_is_raised_once_and_again_after_the_topology_was_on_time(world: LaneWorld) -> None:
+def test_a_late_alert_is_raised_once_and_is_raised_again_after_the_topology_was_on_time(world: LaneWorld) -> None:
     called = Called()
     own = alarms(world, AlarmCallbacks(on_late=(called,)), AlarmLimits(late_after=3600.0))
     step(own, world)
@@ -206,7 +206,7 @@ def test_a_late_alert_is_raised_once_and_again_after_the_topology_was_on_time(wo
     assert world.others == []
 
 
-def test_a_lag_beyond_its_limit_raises_an_alert_and_an_unknown_lag_does_not_end_it(world: LaneWorld) -> None:
+def test_a_lag_above_its_limit_raises_an_alert_and_an_unknown_lag_does_not_end_the_alert(world: LaneWorld) -> None:
     topology = AlarmTopology("numbers", "numbers", AlarmLimits(max_lag=10))
     assert topology.find({}, blocked=None, now=NOW, lag=Lag(10, "rows")) == []
     (alarm,) = topology.find({}, blocked=None, now=NOW, lag=Lag(11, "rows"))
@@ -226,7 +226,7 @@ def test_a_lag_beyond_its_limit_raises_an_alert_and_an_unknown_lag_does_not_end_
     assert (over.kind, over.alarm) == (AlarmKind.LATE, None)
 
 
-def test_a_failing_callback_stops_no_other_callback_and_a_notifier_renders_the_alert(world: LaneWorld) -> None:
+def test_a_callback_that_fails_does_not_stop_the_other_callbacks(world: LaneWorld) -> None:
     sent: list[str] = []
     fails, called = Called(ValueError("away")), Called()
     notifier = Notifier("{{ alarm.topology }}: {{ alarm.txid }}", sent)
@@ -264,7 +264,7 @@ def test_a_notifier_that_is_called_again_renders_the_new_alert(kind: Any) -> Non
     assert [text[0] for text in sent] == ["1", "2"]
 
 
-def test_a_working_coordinator_raises_alerts(world: LaneWorld) -> None:
+def test_a_coordinator_raises_alerts_while_it_works(world: LaneWorld) -> None:
     called = Called()
     own = alarms(world, AlarmCallbacks(on_blocked=(called,)))
     allocate(world.spec, ledger(world))
@@ -286,7 +286,7 @@ def test_the_blocked_task_of_a_topology_fails_until_the_transaction_is_replayed(
 # --- without a coordinator
 
 
-def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWorld) -> None:
+def test_without_a_coordinator_a_task_of_a_later_run_notices_that_an_earlier_run_has_failed(world: LaneWorld) -> None:
     called = Called()
     spec = replace(world.spec, callbacks=AlarmCallbacks(on_blocked=(called,)))
     begun = begin_run(spec, "r1")
@@ -307,7 +307,7 @@ def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWor
     assert ReadOnlyLedger(world.store, PATHS).open_records()[1].attempt == 1
 
 
-def test_the_alert_of_a_refusal_has_its_whole_remedy_once(world: LaneWorld) -> None:
+def test_the_alert_about_a_refusal_contains_its_complete_remedy_once(world: LaneWorld) -> None:
     called = Called()
     spec = replace(world.spec, callbacks=AlarmCallbacks(on_blocked=(called,)))
     begun = begin_run(spec, "r1")
@@ -359,14 +359,14 @@ def define(source: Any = None, **options: Any) -> Any:
         ),
     ],
 )
-def test_alert_options_that_can_never_raise_an_alert_are_refused_at_parse_time(
+def test_alert_options_that_can_never_raise_an_alert_are_refused_while_the_dag_is_parsed(
     options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(TransactionDefinitionError, match=text):
         define(**options)
 
 
-def test_a_coordinator_takes_over_the_alerts_of_its_transaction() -> None:
+def test_a_coordinator_uses_the_alert_options_of_its_transaction() -> None:
     made = define(on_blocked=print, on_late=[print, print], late_after=timedelta(hours=1), max_lag=5)
     spec = made.begin.transaction
     assert spec.callbacks == AlarmCallbacks((print,), (print, print))
@@ -394,7 +394,7 @@ def behind(chain: Chain) -> Alarm | None:
     return next(iter(found), None)
 
 
-def test_a_followed_correction_raises_no_alert_and_an_unfollowed_one_does() -> None:
+def test_a_correction_raises_an_alert_only_if_no_restatement_for_it_is_requested_or_open() -> None:
     chain = Chain().run(1).take(1)
     chain.correct(1)
     chain.request()
@@ -412,7 +412,7 @@ def test_a_followed_correction_raises_no_alert_and_an_unfollowed_one_does() -> N
     assert found.remedy.endswith("airflow tx restate totals --follow")
 
 
-def test_a_transaction_behind_another_correction_raises_another_alert() -> None:
+def test_a_transaction_that_is_behind_another_correction_raises_another_alert() -> None:
     chain = Chain().run(2)
     chain.totals.journals = False
     chain.take(2)
@@ -432,14 +432,14 @@ def test_a_transaction_behind_another_correction_raises_another_alert() -> None:
     assert second.reason.endswith(" 1 more is behind.")
 
 
-def test_on_late_callbacks_are_called_for_a_topology_that_is_behind() -> None:
+def test_the_callback_for_late_topologies_is_called_for_a_topology_that_is_behind() -> None:
     called = Called()
     alarm = Alarm(AlarmKind.BEHIND, "totals", "totals", "It is behind.", "See it.")
     AlarmCallbacks(on_late=(called,)).call(alarm, {}, logging.getLogger())
     assert called.alarms == [alarm]
 
 
-def test_on_late_needs_no_limit_if_the_source_reads_another_topology() -> None:
+def test_the_callback_for_late_topologies_needs_no_limit_if_the_source_reads_another_topology() -> None:
     with DAG("totals", schedule=None):
         transaction = Transaction(source=ReadsOrders(), on_late=Called())
     assert transaction._spec.callbacks.on_late

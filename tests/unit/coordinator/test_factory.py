@@ -33,7 +33,7 @@ CONTEXT = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
 
 
 @pytest.mark.parametrize("asked", [*sorted(NORTH), None])
-def test_the_process_of_a_task_makes_only_the_dag_of_this_task(
+def test_the_process_of_a_task_creates_only_the_dag_of_this_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
@@ -44,7 +44,9 @@ def test_the_process_of_a_task_makes_only_the_dag_of_this_task(
     assert (bag.import_errors, {*bag.dags}) == ({}, NORTH if asked else NORTH | SOUTH)
 
 
-def test_a_coordinator_with_its_own_dag_name_makes_the_dag_of_its_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_whose_dag_has_its_own_name_creates_the_dag_of_its_topology(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(CONTEXT, "sales_coordinator")
     assert dag_is_needed("north", topology="sales")
     monkeypatch.setenv(CONTEXT, "runs_it")

@@ -78,7 +78,7 @@ class Fails:
             raise self.error
 
 
-def test_healthy_transactions_of_the_lane_are_committed_in_order_without_a_run(make: Any) -> None:
+def test_successful_transactions_of_the_lane_are_committed_in_order_without_a_run(make: Any) -> None:
     world = make(source=Bounded(5))
     world.coordinate()
     world.assert_exact(5)
@@ -96,7 +96,7 @@ def entries_of(world: LaneWorld) -> dict[int, Any]:
     return {txid: journal.read(receipt.journal) for txid, receipt in receipts.items() if receipt and receipt.journal}
 
 
-def test_each_transaction_leaves_an_entry_in_the_journal(make: Any) -> None:
+def test_each_transaction_of_the_lane_writes_an_entry_to_the_journal(make: Any) -> None:
     world = make(source=Bounded(5))
     world.coordinate()
     found = entries_of(world)
@@ -159,21 +159,21 @@ class FramedTwice(LaneWorld):
 
 
 @pytest.mark.parametrize("kind", [Framed, FramedTwice])
-def test_a_frame_that_a_task_of_the_lane_returns_is_staged(make: Any, kind: Any) -> None:
+def test_a_data_frame_that_a_task_of_the_lane_returns_is_staged(make: Any, kind: Any) -> None:
     world = make(kind, source=Bounded(3))
     world.coordinate()
     world.assert_exact(3)
     assert world.runs == {}
 
 
-def test_a_lane_works_with_a_window_of_one(make: Any) -> None:
+def test_a_lane_works_with_a_window_of_one_transaction(make: Any) -> None:
     world = make(options={"max_pending": 1})
     world.coordinate(rules=replace(RULES, max_pending=1))
     world.assert_exact(3)
 
 
 @pytest.mark.parametrize(("kind", "each"), [(LaneWorld, 3), (LongerWorld, 5)])
-def test_a_lane_transaction_needs_one_request_for_consecutive_steps(make: Any, kind: Any, each: int) -> None:
+def test_a_lane_sends_one_request_for_several_consecutive_steps(make: Any, kind: Any, each: int) -> None:
     """The ack of an earlier task is read again by the step `processed`."""
     world = make(kind, source=Bounded(30), options={"max_pending": 1})
     lane = world.lane()
@@ -256,7 +256,7 @@ def test_a_file_that_is_replaced_while_a_lane_task_reads_it_is_not_counted(make:
     assert world.totals == (0, 0)
 
 
-def test_a_batch_of_a_lane_that_is_refused_for_its_rows_becomes_no_run(make: Any, tmp_path: Path) -> None:
+def test_a_lane_batch_that_is_refused_because_of_its_rows_does_not_become_a_run(make: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("number\nten\n")
     source = FileSource(f"{tmp_path}/*.csv", schema="number INT")
     world = make(ReadsFirst, source=source)
@@ -269,7 +269,7 @@ def test_a_batch_of_a_lane_that_is_refused_for_its_rows_becomes_no_run(make: Any
     assert any("it stays failed until a person acts" in line for line in world.log.lines)
 
 
-def test_a_lane_works_off_a_backlog_of_small_files_in_batches_that_grow(make: Any, tmp_path: Path) -> None:
+def test_a_lane_reads_a_backlog_of_small_files_in_batches_of_growing_size(make: Any, tmp_path: Path) -> None:
     for number in range(3_300):
         (tmp_path / f"{number:04}.csv").write_text(f"number\n{number}\n")
     source = FileSource(f"{tmp_path}/*.csv", schema="number INT", target_seconds=600)
@@ -280,7 +280,7 @@ def test_a_lane_works_off_a_backlog_of_small_files_in_batches_that_grow(make: An
     assert world.totals == (3_300, sum(range(3_300)))
 
 
-def test_a_failed_lane_transaction_has_the_same_record_as_one_whose_run_failed(make: Any) -> None:
+def test_a_failed_lane_transaction_has_the_same_record_as_a_transaction_whose_run_failed(make: Any) -> None:
     world = make(on_batch=Fails(1))
     lane = world.lane()
     with lane.opened():
@@ -293,7 +293,7 @@ def test_a_failed_lane_transaction_has_the_same_record_as_one_whose_run_failed(m
     assert record.run_id == "tx-1"
 
 
-def test_a_commit_of_a_lane_that_is_refused_for_good_becomes_no_run(make: Any) -> None:
+def test_a_lane_commit_that_is_refused_permanently_does_not_become_a_run(make: Any) -> None:
     world = make(source=Bounded(2))
     world.state.database.fence = Fence("another ledger", Token(1, 1, 1, 1, "nonce"), applied=True)
     world.coordinate(world.lane(patience=0.1))
@@ -312,7 +312,7 @@ class Checked(LaneWorld):
         return [check("small", counted, rows="sum < 100"), check("some", counted, value="count(*) > 0")]
 
 
-def test_an_output_that_fails_a_check_in_a_lane_becomes_no_run_and_can_be_accepted(make: Any) -> None:
+def test_a_lane_output_that_fails_a_check_does_not_become_a_run_and_can_be_accepted(make: Any) -> None:
     world = make(Checked, source=Bounded(2))
     world.coordinate(world.lane(patience=0.1))
     assert world.runs.keys() <= {"tx-2"}
@@ -332,7 +332,7 @@ def test_an_output_that_fails_a_check_in_a_lane_becomes_no_run_and_can_be_accept
     assert world.history[2].receipt.checks["small"].accepted.who == "ada"
 
 
-def test_a_task_that_asks_for_the_context_of_its_run_leaves_the_lane(make: Any) -> None:
+def test_a_task_that_reads_the_context_of_its_run_leaves_the_lane(make: Any) -> None:
     def asks(batch: Any) -> None:
         get_current_context()["dag_run"]
 
@@ -357,7 +357,7 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
     )
 
 
-def test_after_several_failures_in_a_row_a_lane_makes_runs_instead(make: Any, monkeypatch: Any) -> None:
+def test_after_several_failures_in_a_row_a_lane_creates_runs_instead(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 2)
     world = make(source=Bounded(6), on_batch=Fails(1, 2, 3, 4, 5, 6))
     with world.executing():
@@ -452,7 +452,7 @@ def test_a_lane_transaction_waits_for_a_restatement_without_a_time_limit(
     assert not lane.rests
 
 
-def test_a_lane_continues_beside_five_restatements_and_counts_every_row_once(make: Any) -> None:
+def test_a_lane_continues_during_five_restatements_and_counts_every_row_once(make: Any) -> None:
     world = make(source=Bounded(5))
     world.coordinate()
     world.assert_exact(5)
@@ -473,7 +473,7 @@ def test_a_lane_continues_beside_five_restatements_and_counts_every_row_once(mak
     assert world.totals == (100, sum(range(100)))
 
 
-def test_a_lane_that_ends_while_it_waits_for_a_restatement_has_failed_at_nothing(
+def test_a_lane_that_ends_while_it_waits_for_a_restatement_records_no_failure(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
@@ -492,7 +492,7 @@ def test_a_lane_that_ends_while_it_waits_for_a_restatement_has_failed_at_nothing
 
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
-def test_a_paused_lane_begins_no_transaction_and_commits_those_it_has_begun(
+def test_a_paused_lane_begins_no_transaction_and_commits_the_transactions_that_it_has_begun(
     make: Any, dag_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "LOOK_EVERY", 0.0)
@@ -514,7 +514,7 @@ def test_a_paused_lane_begins_no_transaction_and_commits_those_it_has_begun(
     world.assert_exact(9)
 
 
-def test_a_changed_dag_file_ends_the_lane_between_two_transactions(make: Any, monkeypatch: Any) -> None:
+def test_after_a_change_of_the_dag_file_the_lane_ends_between_two_transactions(make: Any, monkeypatch: Any) -> None:
     world = make(source=Bounded(9))
     version = [1.0, 1]
     monkeypatch.setattr(lane_module, "_version", lambda file: tuple(version))
@@ -529,7 +529,7 @@ def test_a_changed_dag_file_ends_the_lane_between_two_transactions(make: Any, mo
     world.assert_exact(len(world.history))
 
 
-def test_runs_commit_beside_the_lane(make: Any) -> None:
+def test_runs_are_committed_while_the_lane_works(make: Any) -> None:
     world = make(source=Bounded(6))
     world.conf["by-hand"] = {}
 
@@ -545,7 +545,7 @@ def test_runs_commit_beside_the_lane(make: Any) -> None:
     assert world.history[3].run_id == "by-hand"
 
 
-def test_a_skip_takes_effect_in_the_lane_at_its_turn(make: Any) -> None:
+def test_a_skip_is_executed_in_the_lane_when_its_transaction_has_the_turn(make: Any) -> None:
     world = make(source=Bounded(4))
 
     def is_not_wanted(batch: Any) -> None:
@@ -560,14 +560,14 @@ def test_a_skip_takes_effect_in_the_lane_at_its_turn(make: Any) -> None:
     assert world.runs == {}
 
 
-def test_two_lanes_share_the_transactions(make: Any) -> None:
+def test_two_lanes_share_the_transactions_of_a_topology(make: Any) -> None:
     world = make(source=Bounded(12))
     world.coordinate_by_two()
     world.assert_exact(12)
     assert world.runs == {}
 
 
-def test_a_transaction_of_a_living_lane_is_not_replayed(make: Any) -> None:
+def test_a_transaction_of_a_running_lane_is_not_replayed(make: Any) -> None:
     world = make(source=Bounded(1), options={"max_pending": 1})
     lane = world.lane()
     with lane.opened():
@@ -589,7 +589,7 @@ def test_a_transaction_of_a_living_lane_is_not_replayed(make: Any) -> None:
     ("kind", "source", "pending"),
     [(LaneWorld, Bounded, 4), (LaneWorld, Bounded, 1), (LaneWorld, OpaqueBounded, 4), (LongerWorld, OpaqueBounded, 4)],
 )
-def test_a_lane_that_is_killed_at_any_request_leaves_runs_and_every_row_counts_once(
+def test_a_lane_that_is_killed_at_any_request_counts_every_row_once(
     make: Any, kind: Any, source: Any, pending: int, arrives: bool
 ) -> None:
     living = partial(make, kind, source=source(3), options={"max_pending": pending})
@@ -600,7 +600,7 @@ def test_a_lane_that_is_killed_at_any_request_leaves_runs_and_every_row_counts_o
 
 @pytest.mark.parametrize("arrives", [False, True])
 @pytest.mark.parametrize("pending", [1, 4])
-def test_a_lane_continues_by_itself_after_any_lost_reply(make: Any, pending: int, arrives: bool) -> None:
+def test_a_lane_continues_without_a_run_after_any_reply_is_lost(make: Any, pending: int, arrives: bool) -> None:
     pace = {"linger": 0.0, "rules": replace(RULES, max_pending=pending)}
     living = partial(make, source=Bounded(3))
     for kind, number in requests_of(living, LossyStore, **pace):
@@ -611,7 +611,7 @@ def test_a_lane_continues_by_itself_after_any_lost_reply(make: Any, pending: int
         assert {entry.attempt for entry in world.history.values()} == {1}
 
 
-def test_a_lane_writes_nothing_of_a_transaction_that_a_run_has_taken_over(make: Any) -> None:
+def test_a_lane_writes_no_value_of_a_transaction_that_a_run_has_taken_over(make: Any) -> None:
     world = make(source=Bounded(1))
 
     def is_taken_over(batch: Any) -> None:
@@ -624,7 +624,7 @@ def test_a_lane_writes_nothing_of_a_transaction_that_a_run_has_taken_over(make: 
     assert world.history[1].attempt == 2
 
 
-def test_a_committer_that_waits_for_a_transaction_of_a_lane_says_so(make: Any) -> None:
+def test_a_committer_logs_that_it_waits_for_a_transaction_of_a_lane(make: Any) -> None:
     world = make(source=Bounded(2))
     begun_by_lane(world, world.lane())
     world.conf["by-hand"] = {}
@@ -636,7 +636,7 @@ def test_a_committer_that_waits_for_a_transaction_of_a_lane_says_so(make: Any) -
     )
 
 
-def test_a_lane_writes_nothing_of_a_transaction_whose_task_a_run_has_started(make: Any) -> None:
+def test_a_lane_writes_no_value_of_a_transaction_after_a_run_has_started_one_of_its_tasks(make: Any) -> None:
     """A retried `begin` of the run goes on with the attempt of the lane, if it has not started any task."""
     world = make(source=Bounded(1))
     lane = world.lane()
@@ -669,7 +669,7 @@ class Settling(Bounded):
         return FailedBatch("another transaction counts since this attempt began") if self.for_good else error
 
 
-def test_a_transaction_whose_rows_are_not_settled_stays_in_the_lane_and_is_asked_again(
+def test_a_transaction_whose_rows_can_still_change_stays_in_the_lane_and_is_tried_again(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_tasks, "UNSETTLED_PAUSE", 0.01)

@@ -43,7 +43,7 @@ def make(make: Any, tmp_path: Path) -> Any:
     return lambda **options: make(Appending, folder=str(tmp_path / str(next(numbers))), **options)
 
 
-def test_rows_of_the_lane_are_in_the_table_once_in_the_order_of_their_transactions(make: Any) -> None:
+def test_rows_of_lane_transactions_are_in_the_table_once_in_txid_order(make: Any) -> None:
     world = make(source=Bounded(4))
     world.coordinate()
     world.assert_exact(4)
@@ -51,7 +51,7 @@ def test_rows_of_the_lane_are_in_the_table_once_in_the_order_of_their_transactio
     assert [each.txid for each in world.table.receipts()] == [1, 2, 3, 4]
 
 
-def test_a_batch_that_fails_in_the_lane_and_becomes_a_run_is_in_the_table_once(make: Any) -> None:
+def test_rows_of_a_batch_that_fails_in_the_lane_and_becomes_a_run_are_in_the_table_once(make: Any) -> None:
     def fail(batch: Any) -> None:
         if batch.txid == 2:
             raise ValueError("not this one")
@@ -65,6 +65,6 @@ def test_a_batch_that_fails_in_the_lane_and_becomes_a_run_is_in_the_table_once(m
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
-def test_a_lane_whose_process_dies_at_any_request_leaves_each_row_once(make: Any, arrives: bool) -> None:
+def test_each_row_is_in_the_table_once_if_the_lane_process_is_killed_at_any_request(make: Any, arrives: bool) -> None:
     for world in killed_lanes(partial(make, source=Bounded(2)), arrives=arrives, most=1):
         world.assert_exact(2)

@@ -140,7 +140,7 @@ def make(make: Any, server: Server) -> Any:
     return partial(make, Applied)
 
 
-def test_applications_of_a_lane_commit_in_order_in_sessions_that_serve_one_batch_at_a_time(
+def test_spark_applications_of_a_lane_commit_in_order_in_sessions_that_run_one_batch_at_a_time(
     make: Any, server: Server
 ) -> None:
     world, at_work, tags = make(source=Bounded(12)), set[Session](), list[str]()
@@ -165,7 +165,7 @@ def test_applications_of_a_lane_commit_in_order_in_sessions_that_serve_one_batch
     assert all(entry.rows == 10 for entry in world.history.values())
 
 
-def test_a_session_that_a_batch_has_left_something_in_is_not_reused(make: Any, server: Server) -> None:
+def test_a_spark_session_is_not_reused_if_a_batch_has_left_state_in_it(make: Any, server: Server) -> None:
     def leaves_something(session: Session, descriptor: Any) -> None:
         assert not session.traces.found
         session.traces.found = True
@@ -177,7 +177,9 @@ def test_a_session_that_a_batch_has_left_something_in_is_not_reused(make: Any, s
     assert world.runs == {}
 
 
-def test_later_batches_are_processed_beside_the_first_batch_and_commit_after_it(make: Any, server: Server) -> None:
+def test_later_batches_are_processed_at_the_same_time_as_the_first_batch_and_commit_after_it(
+    make: Any, server: Server
+) -> None:
     world, others = make(source=Bounded(4)), threading.Barrier(4)
 
     def waits_for_the_others(session: Session, descriptor: Any) -> None:
@@ -195,7 +197,7 @@ def test_later_batches_are_processed_beside_the_first_batch_and_commit_after_it(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_first_batch_on_a_cold_server_runs_alone(
+def test_the_first_batch_on_a_new_spark_server_runs_alone(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
@@ -244,7 +246,7 @@ def test_a_slow_first_batch_leaves_half_of_the_time_limit_to_the_other_batches(
         assert at_once.wait(LONG)
 
 
-def test_a_batch_that_waits_for_the_first_batch_never_begins_after_the_lane_ends(
+def test_a_batch_that_waits_for_the_first_batch_does_not_begin_after_the_lane_has_ended(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
@@ -272,7 +274,7 @@ def test_a_batch_that_waits_for_the_first_batch_never_begins_after_the_lane_ends
 
 @pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
 @pytest.mark.parametrize("error", [FailedBatch("not this one"), RuntimeError("session is lost"), SystemExit(3)])
-def test_a_failed_application_becomes_a_run_and_the_next_batches_get_new_sessions(
+def test_a_failed_spark_application_becomes_a_run_and_the_next_batches_get_new_sessions(
     make: Any, server: Server, source: Any, error: BaseException
 ) -> None:
     world = make(source=source(5))
@@ -298,7 +300,7 @@ def test_a_failed_application_becomes_a_run_and_the_next_batches_get_new_session
         ("execution_timeout", {"execution_timeout": timedelta(minutes=10)}),
     ],
 )
-def test_a_hanging_application_is_interrupted_at_its_time_limit_and_becomes_a_run(
+def test_a_spark_application_that_hangs_is_interrupted_at_its_time_limit_and_becomes_a_run(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch, name: str, options: Any
 ) -> None:
     interrupted, ahead = threading.Event(), [0.0]
@@ -322,7 +324,7 @@ def test_a_hanging_application_is_interrupted_at_its_time_limit_and_becomes_a_ru
     assert any(f"count: AirflowTaskTimeout: it takes longer than {name}, 600 s" in line for line in world.log.lines)
 
 
-def test_after_some_failures_on_a_server_that_is_down_transactions_become_runs_at_once(
+def test_transactions_become_runs_immediately_after_some_failures_on_an_unreachable_server(
     make: Any, server: Server, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
@@ -333,7 +335,7 @@ def test_after_some_failures_on_a_server_that_is_down_transactions_become_runs_a
     assert [entry.attempt for entry in world.history.values()] == [2, 1, 1, 1]
 
 
-def test_a_lane_that_ends_interrupts_its_applications_on_the_server(make: Any, server: Server) -> None:
+def test_a_lane_that_ends_interrupts_its_applications_on_the_spark_server(make: Any, server: Server) -> None:
     world, started, interrupted = make(source=Bounded(1)), threading.Event(), threading.Event()
 
     def hangs(session: Session, descriptor: Any) -> None:
@@ -354,7 +356,7 @@ def test_a_lane_that_ends_interrupts_its_applications_on_the_server(make: Any, s
     world.assert_exact(1)
 
 
-def test_an_application_of_a_lane_that_reads_the_context_of_a_run_becomes_a_run(make: Any, server: Server) -> None:
+def test_a_spark_application_in_a_lane_that_reads_the_context_of_a_run_becomes_a_run(make: Any, server: Server) -> None:
     world = make(source=Bounded(1))
 
     def asks(session: Session, descriptor: Any) -> None:
@@ -372,7 +374,9 @@ def test_an_application_of_a_lane_that_reads_the_context_of_a_run_becomes_a_run(
 STEPS = ("session", "load", "rehearse")
 
 
-def test_sessions_are_prepared_before_the_first_batch_and_used_by_the_first_batches(make: Any, server: Server) -> None:
+def test_spark_sessions_are_prepared_before_the_first_batch_and_used_by_the_first_batches(
+    make: Any, server: Server
+) -> None:
     world = make(source=Bounded(0))
     lane = world.lane()
     before = world.store.requests
@@ -391,7 +395,7 @@ def test_sessions_are_prepared_before_the_first_batch_and_used_by_the_first_batc
     assert server.prepared == 1
 
 
-def test_a_lane_that_finds_data_at_once_prepares_no_session(
+def test_a_lane_that_finds_data_immediately_prepares_no_spark_session(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_applications, "_FIRST_LOOK", LONG)
@@ -407,7 +411,7 @@ def test_a_lane_that_finds_data_at_once_prepares_no_session(
     assert server.prepared == 0
 
 
-def test_a_lane_without_applications_opens_no_session(make: Any, server: Server) -> None:
+def test_a_lane_without_spark_applications_opens_no_session(make: Any, server: Server) -> None:
     world = make.func(LaneWorld)
     world.coordinate()
     world.assert_exact(3)
@@ -416,7 +420,7 @@ def test_a_lane_without_applications_opens_no_session(make: Any, server: Server)
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("error", [RuntimeError("not now"), SystemExit(3)])
-def test_a_session_that_cannot_be_prepared_is_logged_once_and_delays_no_batch(
+def test_a_spark_session_that_cannot_be_prepared_is_logged_once_and_delays_no_batch(
     make: Any, server: Server, step: str, error: BaseException
 ) -> None:
     world, has_failed, told = (
@@ -445,7 +449,7 @@ def test_a_session_that_cannot_be_prepared_is_logged_once_and_delays_no_batch(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_one(
+def test_a_batch_that_waits_for_a_spark_session_that_cannot_be_prepared_uses_another_one(
     make: Any, server: Server, step: str
 ) -> None:
     world, begun = make(source=Bounded(4)), threading.Event()
@@ -472,7 +476,7 @@ def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_o
     assert not any("could not be prepared" in line for line in world.log.lines)
 
 
-def test_no_session_is_prepared_after_the_first_batch_has_begun(make: Any, server: Server) -> None:
+def test_no_spark_session_is_prepared_after_the_first_batch_has_begun(make: Any, server: Server) -> None:
     world, begun = make(source=Bounded(1)), threading.Event()
 
     def waits(at: str) -> None:
@@ -491,7 +495,7 @@ def test_no_session_is_prepared_after_the_first_batch_has_begun(make: Any, serve
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_lane_that_ends_while_it_prepares_leaves_no_session_and_nothing_in_the_ledger(
+def test_a_lane_that_ends_during_its_preparation_leaves_no_spark_session_and_no_ledger_record(
     make: Any, server: Server, step: str
 ) -> None:
     world, stands, goes_on = make(source=Bounded(0)), threading.Event(), threading.Event()
@@ -516,7 +520,7 @@ def test_a_lane_that_ends_while_it_prepares_leaves_no_session_and_nothing_in_the
     world.assert_exact(3)
 
 
-def test_a_session_that_is_dropped_during_its_preparation_is_closed(make: Any, server: Server) -> None:
+def test_a_spark_session_that_is_dropped_during_its_preparation_is_closed(make: Any, server: Server) -> None:
     world, rehearses, failed = make(source=Bounded(1)), threading.Event(), threading.Event()
 
     def stands(at: str) -> None:

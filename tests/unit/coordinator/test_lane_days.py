@@ -58,14 +58,14 @@ def fails(*days: int) -> Any:
     return on_batch
 
 
-def test_all_days_of_the_schedule_that_have_ended_are_committed_in_their_order_without_a_run(make: Any) -> None:
+def test_all_days_of_the_schedule_that_have_ended_are_committed_in_order_without_a_run(make: Any) -> None:
     world = make(DayWorld, last=9)
     world.coordinate()
     world.assert_exact(10)
     assert world.runs == {}
 
 
-def test_any_run_of_a_day_that_the_lane_has_committed_is_skipped(make: Any) -> None:
+def test_a_run_of_a_day_that_the_lane_has_committed_is_skipped(make: Any) -> None:
     world = make(DayWorld)
     world.coordinate()
     for run_id in (None, "backfill__2026-01-02", "manual__by hand"):
@@ -73,7 +73,7 @@ def test_any_run_of_a_day_that_the_lane_has_committed_is_skipped(make: Any) -> N
     world.assert_exact(3)
 
 
-def test_runs_of_days_and_the_lane_continue_from_each_other(make: Any) -> None:
+def test_runs_of_days_and_the_lane_continue_where_the_other_one_stopped(make: Any) -> None:
     world = make(DayWorld, last=5)
     world.execute(world.run_of_day(0))
     ahead = world.run_of_day(5)
@@ -94,7 +94,7 @@ def test_runs_of_days_and_the_lane_continue_from_each_other(make: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [DayWorld, OpaqueDayWorld])
-def test_a_failed_day_becomes_a_run_of_its_dates_and_later_days_wait_for_its_commit(make: Any, kind: Any) -> None:
+def test_a_failed_day_becomes_a_run_with_its_dates_and_later_days_wait_for_its_commit(make: Any, kind: Any) -> None:
     world = make(kind, last=5, on_batch=fails(2))
     with world.executing():
         world.settle()
@@ -104,7 +104,7 @@ def test_a_failed_day_becomes_a_run_of_its_dates_and_later_days_wait_for_its_com
     assert [entry.attempt for entry in world.history.values()] == [1, 1, 2, 1, 1, 1]
 
 
-def test_a_lane_that_has_stopped_beginning_makes_the_runs_of_the_following_days(make: Any, monkeypatch: Any) -> None:
+def test_a_lane_that_begins_no_more_days_creates_the_runs_of_the_following_days(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
     world = make(DayWorld, on_batch=fails(0, 1, 2))
     with world.executing():
@@ -117,7 +117,7 @@ def test_a_lane_that_has_stopped_beginning_makes_the_runs_of_the_following_days(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
 @pytest.mark.parametrize(("kind", "pending"), [(DayWorld, 4), (DayWorld, 1), (OpaqueDayWorld, 4)])
-def test_a_lane_that_is_killed_at_any_request_counts_each_day_once_in_order(
+def test_each_day_is_counted_once_in_order_if_the_lane_is_killed_at_any_request(
     make: Any, kind: Any, pending: int, arrives: bool
 ) -> None:
     living = partial(make, kind, options={"max_pending": pending})
@@ -127,7 +127,7 @@ def test_a_lane_that_is_killed_at_any_request_counts_each_day_once_in_order(
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_a_lane_leaves_out_no_day_after_any_lost_reply(make: Any, arrives: bool) -> None:
+def test_a_lane_omits_no_day_if_any_reply_is_lost(make: Any, arrives: bool) -> None:
     living = partial(make, DayWorld)
     for kind, number in requests_of(living, LossyStore, linger=0.0):
         world = living()
@@ -136,21 +136,21 @@ def test_a_lane_leaves_out_no_day_after_any_lost_reply(make: Any, arrives: bool)
         assert world.runs == {}
 
 
-def test_two_lanes_share_the_days(make: Any) -> None:
+def test_two_lanes_share_the_days_of_a_schedule(make: Any) -> None:
     world = make(DayWorld, last=11)
     world.coordinate_by_two()
     world.assert_exact(12)
     assert world.runs == {}
 
 
-def test_a_run_takes_over_the_day_of_a_lane_that_is_dead(make: Any) -> None:
+def test_a_run_takes_over_the_day_of_a_lane_that_no_longer_runs(make: Any) -> None:
     world = make(DayWorld, last=0)
     begun_by_lane(world, world.lane())
     assert world.execute(world.run_of_day(0)).attempt.attempt == 2
     world.assert_exact(1)
 
 
-def test_a_run_waits_a_moment_for_the_day_of_a_lane_that_lives(make: Any) -> None:
+def test_a_run_waits_briefly_for_the_day_of_a_lane_that_still_runs(make: Any) -> None:
     world = make(DayWorld, last=0)
     lane = world.lane()
     key = world.spec.source.key(world.run_info(world.run_of_day(0)))
@@ -172,7 +172,7 @@ def test_a_run_waits_a_moment_for_the_day_of_a_lane_that_lives(make: Any) -> Non
     assert len(slept) == 3
 
 
-def test_a_run_does_not_wait_for_a_lane_for_ever(make: Any) -> None:
+def test_a_run_stops_waiting_for_a_lane_after_a_time_limit(make: Any) -> None:
     world = make(DayWorld, last=0)
     lane, now = world.lane(), iter(range(100))
     with lane.opened():
@@ -182,7 +182,7 @@ def test_a_run_does_not_wait_for_a_lane_for_ever(make: Any) -> None:
     assert next(now) == 6
 
 
-def test_a_day_is_skipped_in_the_lane_and_brought_back_by_its_run(make: Any) -> None:
+def test_a_day_is_skipped_in_the_lane_and_readmitted_by_its_run(make: Any) -> None:
     world = make(DayWorld)
 
     def is_not_wanted(batch: Any) -> None:
@@ -199,7 +199,7 @@ def test_a_day_is_skipped_in_the_lane_and_brought_back_by_its_run(make: Any) -> 
     assert len(world.history) == 4
 
 
-def test_the_lane_begins_at_the_first_day_that_a_backfill_has_set(make: Any) -> None:
+def test_the_lane_begins_with_the_first_day_that_a_backfill_has_set(make: Any) -> None:
     world = make(DayWorld, last=4)
     ledger = world.spec.ledger(world.store)
     ledger.open(world.spec.request)
@@ -208,7 +208,7 @@ def test_the_lane_begins_at_the_first_day_that_a_backfill_has_set(make: Any) -> 
     assert world.days() == [FIRST + 3 * DAY, FIRST + 4 * DAY]
 
 
-def test_the_lane_leaves_the_beginning_of_the_order_to_an_earlier_run(make: Any) -> None:
+def test_a_lane_begins_no_day_while_the_order_may_start_at_an_earlier_run(make: Any) -> None:
     world = make(DayWorld, earlier=FIRST - DAY)
     world.coordinate()
     assert world.history == {}
@@ -218,7 +218,7 @@ def test_the_lane_leaves_the_beginning_of_the_order_to_an_earlier_run(make: Any)
     world.assert_exact(3)
 
 
-def test_while_its_dag_is_paused_no_day_is_begun(make: Any) -> None:
+def test_a_lane_begins_no_day_while_its_dag_is_paused(make: Any) -> None:
     world = make(DayWorld, paused="numbers")
     world.coordinate()
     assert world.history == {}
@@ -227,7 +227,7 @@ def test_while_its_dag_is_paused_no_day_is_begun(make: Any) -> None:
     world.assert_exact(3)
 
 
-def test_a_lane_begins_no_day_after_the_end_date_of_its_dag_until_the_end_date_moves(make: Any) -> None:
+def test_a_lane_begins_no_day_after_the_end_date_of_its_dag_until_the_end_date_changes(make: Any) -> None:
     world = make(DayWorld, last=1)
     world.coordinate()
     world.assert_exact(2)
@@ -238,7 +238,7 @@ def test_a_lane_begins_no_day_after_the_end_date_of_its_dag_until_the_end_date_m
     later.assert_exact(4)
 
 
-def test_an_hour_of_a_committed_day_is_not_taken_again_after_a_change_of_schedule(make: Any) -> None:
+def test_a_lane_does_not_repeat_hours_of_a_committed_day_after_a_change_to_an_hourly_schedule(make: Any) -> None:
     world = make(DayWorld, last=1)
     world.coordinate()
     hourly = make(DayWorld, last=2, schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"))
@@ -253,7 +253,7 @@ def test_an_hour_of_a_committed_day_is_not_taken_again_after_a_change_of_schedul
     assert "create the run of 2026-01-02T00:00:00+00:00" in str(refused.value)
 
 
-def test_the_source_of_a_lane_travels_to_the_triggerer_with_the_schedule(make: Any) -> None:
+def test_the_source_of_a_lane_is_passed_to_the_triggerer_with_the_schedule(make: Any) -> None:
     source = make(DayWorld, last=2).plan().spec.source
     sent = Trigger._decrypt_kwargs(Trigger.encrypt_kwargs({"source": list(source.serialize())}))
     again = rebuild(*json.loads(json.dumps(sent["source"])))
@@ -278,7 +278,7 @@ class ClockChangeWorld(DayWorld):
         return LaneWorld.start_run(self, dag_id, run_id, **options)
 
 
-def test_a_day_that_ends_when_the_clocks_go_forward_leaves_the_lane_as_a_run_without_dates(make: Any) -> None:
+def test_a_day_that_ends_at_a_clock_change_can_leave_the_lane_and_become_a_run(make: Any) -> None:
     world = make(ClockChangeWorld, last=2, on_batch=fails(1))
     with world.executing():
         world.settle()
@@ -307,7 +307,7 @@ def read_batch() -> Any:
     return current_batch().read()
 
 
-def test_a_function_knows_the_dates_that_it_would_know_in_a_run(make: Any) -> None:
+def test_a_function_in_the_lane_receives_the_same_dates_as_in_a_run(make: Any) -> None:
     seen: list[Any] = []
     world = make(ContextWorld, last=1, on_batch=seen.append)
     world.coordinate()
@@ -318,7 +318,7 @@ def test_a_function_knows_the_dates_that_it_would_know_in_a_run(make: Any) -> No
     ]
 
 
-def test_without_a_lane_its_coordinator_only_replays(make: Any) -> None:
+def test_the_transactions_of_a_coordinator_without_a_lane_are_only_replayed(make: Any) -> None:
     world = make(DayWorld)
     assert not world.spec.allocates
     assert world.plan().spec.allocates
@@ -348,7 +348,7 @@ class BareDayWorld(DayWorld):
         return count(extract())
 
 
-def test_a_lane_takes_days_whose_rows_a_task_stages(make: Any) -> None:
+def test_a_lane_processes_days_whose_rows_a_task_stages(make: Any) -> None:
     world = make(BareDayWorld)
     world.coordinate()
     world.assert_exact(3)

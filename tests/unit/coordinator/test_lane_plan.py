@@ -92,7 +92,7 @@ def beside() -> None:
     current_batch()
 
 
-def test_a_lane_plan_orders_plain_functions_after_the_functions_whose_output_they_take() -> None:
+def test_a_lane_plan_puts_each_function_after_the_functions_whose_output_it_reads() -> None:
     def body(tx: Transaction) -> None:
         first, second = count.override(task_id="z")(tx.batch), count.override(task_id="y")(tx.batch)
         limited = add.override(task_id="a", execution_timeout=timedelta(seconds=7))
@@ -111,7 +111,7 @@ def connected(**options: Any) -> Any:
     return SparkConnectBatchOperator(**{"task_id": "app", "application": "app.py", **options}).output["counts"]
 
 
-def test_applications_on_a_connect_server_are_part_of_a_lane_plan() -> None:
+def test_applications_on_a_spark_connect_server_are_part_of_a_lane_plan() -> None:
     def body(tx: Transaction) -> None:
         first = count(tx.batch)
         second = connected(application_args=[first], inputs={"a": first}, execution_timeout=timedelta(seconds=7))
@@ -123,7 +123,7 @@ def test_applications_on_a_connect_server_are_part_of_a_lane_plan() -> None:
     assert plan.files == (plan.dag_file,)  # there is no app.py
 
 
-def test_an_application_s_file_is_one_of_the_files_of_the_lane() -> None:
+def test_the_file_of_a_spark_application_is_one_of_the_files_of_the_lane() -> None:
     plan = planned(lambda tx: commit(connected(application=__file__)))
     assert plan.files == (plan.dag_file, __file__)
 
@@ -167,14 +167,14 @@ def test_an_application_s_file_is_one_of_the_files_of_the_lane() -> None:
         ),
     ],
 )
-def test_a_dag_that_needs_runs_is_refused_with_the_task_and_the_reason(body: Body, reason: str) -> None:
+def test_a_dag_that_needs_runs_is_refused_for_the_lane_with_the_task_and_the_reason(body: Body, reason: str) -> None:
     with pytest.raises(GoesByRuns) as found:
         planned(body)
     assert str(found.value).startswith("Topology 'planned' uses runs instead of a lane: ")
     assert reason in str(found.value)
 
 
-def test_a_dag_with_a_commit_phase_gets_no_lane() -> None:
+def test_a_dag_with_a_commit_phase_has_no_lane() -> None:
     def body(tx: Transaction) -> None:
         counted = count(tx.batch)
         with commit_phase():
@@ -184,17 +184,17 @@ def test_a_dag_with_a_commit_phase_gets_no_lane() -> None:
         planned(body)
 
 
-def test_a_dag_whose_tasks_emit_messages_gets_no_lane() -> None:
+def test_a_dag_whose_tasks_emit_messages_has_no_lane() -> None:
     with pytest.raises(GoesByRuns, match="its tasks emit messages"):
         planned(lambda tx: commit(count(tx.batch)), ackers=1)
 
 
-def test_a_dag_with_a_success_callback_gets_no_lane() -> None:
+def test_a_dag_with_a_success_callback_has_no_lane() -> None:
     with pytest.raises(GoesByRuns, match="DAG 'planned' has an on_success_callback"):
         planned(lambda tx: commit(count(tx.batch)), on_success_callback=print)
 
 
-def test_a_source_that_acts_after_a_commit_gets_no_lane() -> None:
+def test_a_source_that_is_notified_of_commits_has_no_lane() -> None:
     class Acking(Numbers):
         def committed(self, txid: int, metadata: Any) -> None:
             """Acks."""
@@ -214,7 +214,7 @@ DAILY = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
         (RunPartitionSource("a.b"), None, "its source gives each run its own batch"),
     ],
 )
-def test_a_source_of_runs_gets_no_lane_unless_the_schedule_says_which_interval_is_next(
+def test_a_source_that_needs_runs_has_no_lane_unless_the_schedule_defines_the_next_interval(
     source: Any, schedule: Any, reason: str
 ) -> None:
     with pytest.raises(GoesByRuns) as found:
@@ -223,7 +223,7 @@ def test_a_source_of_runs_gets_no_lane_unless_the_schedule_says_which_interval_i
 
 
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="data intervals go by runs in Airflow 3.2")
-def test_a_source_of_data_intervals_in_order_gets_a_lane_that_follows_the_schedule() -> None:
+def test_a_source_of_data_intervals_in_order_has_a_lane_that_follows_the_schedule() -> None:
     plan = planned(lambda tx: commit(dated(tx.batch)), source=DataIntervalSource("a.b", in_order=True), schedule=DAILY)
     assert isinstance(plan.spec.source, NextIntervalSource)
     assert plan.spec.source.schedule.timetable == DAILY
@@ -231,14 +231,14 @@ def test_a_source_of_data_intervals_in_order_gets_a_lane_that_follows_the_schedu
     assert call.dates == {"ds", "data_interval_end"}
 
 
-def test_a_function_that_takes_dates_gets_no_lane_if_its_batch_is_no_interval() -> None:
+def test_a_dag_with_a_function_that_reads_dates_has_no_lane_if_its_batch_is_not_an_interval() -> None:
     with pytest.raises(
         GoesByRuns, match="its function has the parameter 'ds', which comes from the context of the run"
     ):
         planned(lambda tx: commit(dated(tx.batch)))
 
 
-def test_data_intervals_get_no_lane_where_a_task_cannot_start_the_run_of_an_interval(
+def test_a_source_of_data_intervals_has_no_lane_if_a_task_cannot_start_the_run_of_an_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compat, "is_airflow_3_2", lambda: True)
@@ -247,7 +247,7 @@ def test_data_intervals_get_no_lane_where_a_task_cannot_start_the_run_of_an_inte
 
 
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="data intervals go by runs in Airflow 3.2")
-def test_a_coordinator_without_a_lane_says_that_it_starts_no_runs_of_days() -> None:
+def test_the_description_of_a_coordinator_without_a_lane_says_that_it_starts_no_runs_of_days() -> None:
     source = DataIntervalSource("a.b", in_order=True)
     with DAG("daily", schedule=DAILY, max_active_runs=8), Transaction(source=source) as tx:
         commit(count(tx.batch))
@@ -256,7 +256,7 @@ def test_a_coordinator_without_a_lane_says_that_it_starts_no_runs_of_days() -> N
     assert coordinator_dag("daily", lane=True).description == expected
 
 
-def test_a_dag_with_a_task_after_the_block_gets_no_lane() -> None:
+def test_a_dag_with_a_task_after_the_transaction_has_no_lane() -> None:
     with DAG("after", schedule=None, max_active_runs=8) as dag:
         with Transaction(source=Numbers()) as tx:
             last = commit(count(tx.batch))
@@ -280,7 +280,7 @@ def test_a_coordinator_has_no_lane_by_default() -> None:
     assert made.description == "Starts and replays the transactions of laned"
 
 
-def test_a_lane_can_be_requested_for_one_coordinator_or_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_can_be_enabled_for_one_coordinator_or_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert coordinator(lambda tx: commit(count(tx.batch)), lane=True)[1].lane is not None
     monkeypatch.setenv("AIRFLOW__TX__LANE", "true")
     assert coordinator(lambda tx: commit(count(tx.batch)))[1].lane is not None

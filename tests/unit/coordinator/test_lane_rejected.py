@@ -44,7 +44,7 @@ def make(make: Any, tmp_path: Path) -> Any:
     return lambda **options: make(Rejecting, folder=str(tmp_path / str(next(numbers))), on_batch=reject, **options)
 
 
-def test_rejected_rows_of_the_lane_are_in_their_table_once(make: Any) -> None:
+def test_rejected_rows_of_lane_transactions_are_in_their_table_once(make: Any) -> None:
     world = make(source=Bounded(3))
     world.coordinate()
     world.assert_exact(3)
@@ -54,7 +54,9 @@ def test_rejected_rows_of_the_lane_are_in_their_table_once(make: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [pytest.param(False, marks=pytest.mark.lead), True])
-def test_a_lane_whose_process_dies_at_any_request_leaves_each_rejected_row_once(make: Any, arrives: bool) -> None:
+def test_each_rejected_row_is_stored_once_if_the_lane_process_is_killed_at_any_request(
+    make: Any, arrives: bool
+) -> None:
     kept = 0
     for world in killed_lanes(partial(make, source=Bounded(2)), arrives=arrives, most=2):
         world.assert_exact(2)

@@ -38,11 +38,11 @@ def coordinate(name: str, dag: Any = None, source: Any = None, **options: float)
     return operator
 
 
-def test_a_transaction_is_late_after_the_processing_timeout_of_its_block() -> None:
+def test_the_processing_timeout_of_the_transaction_sets_the_time_limit_of_the_coordinator() -> None:
     assert coordinate("timed", processing_timeout=7.0)._pace().rules.message_timeout == 7.0
 
 
-def test_a_transaction_is_late_after_the_processing_timeout_of_the_configuration(
+def test_the_processing_timeout_of_the_configuration_sets_the_time_limit_of_the_coordinator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PROCESSING_TIMEOUT", "11")
@@ -61,7 +61,7 @@ def test_a_transaction_is_late_after_the_processing_timeout_of_the_configuration
         ),
     ],
 )
-def test_a_coordinator_that_can_start_no_run_is_refused_when_the_file_is_parsed(options: Any, match: str) -> None:
+def test_a_coordinator_that_cannot_start_any_run_is_refused_while_its_file_is_parsed(options: Any, match: str) -> None:
     with pytest.raises(TransactionDefinitionError, match=f"its coordinator cannot start a run: .*{match}"):
         coordinate("unstartable", options)
 
@@ -73,7 +73,7 @@ def test_a_coordinator_that_can_start_no_run_is_refused_when_the_file_is_parsed(
         {"allowed_run_types": [DagRunType.MANUAL, OPERATOR]},
     ],
 )
-def test_a_coordinator_whose_dag_follows_the_remedy_is_accepted(options: Any) -> None:
+def test_a_coordinator_is_accepted_if_its_dag_was_changed_as_the_remedy_says(options: Any) -> None:
     assert coordinate("startable", options).task_id == "coordinate"
 
 

@@ -138,7 +138,7 @@ def restated(*txids: int) -> tuple[Restate, ...]:
     return tuple(Restate(txid, f"r{txid}", f"r{txid}") for txid in txids)
 
 
-def test_runs_of_requests_are_started_and_one_place_of_the_window_is_left_to_other_batches() -> None:
+def test_requested_restatements_start_until_one_place_of_the_window_is_left_to_other_batches() -> None:
     assert due(look(**wanted(1, 2, 3, 4)), ALL_ENDED) == restated(1, 2, 3)
     assert due(look(**wanted(2, 3, 4, 5)), {**ALL_ENDED, "r2": "running"}) == restated(3, 4)
     open_one = record(10, base="d9", replaces=Replaced(1, ""), run_id="r1")
@@ -147,12 +147,12 @@ def test_runs_of_requests_are_started_and_one_place_of_the_window_is_left_to_oth
     assert due(look(**wanted(1, 2)), ALL_ENDED, rules=replace(RULES, max_pending=1)) == restated(1)
 
 
-def test_a_deleted_run_of_a_request_is_created_and_a_run_of_unknown_state_is_left_alone() -> None:
+def test_a_deleted_run_of_a_request_is_created_and_a_run_with_an_unknown_state_is_ignored() -> None:
     assert due(look(**wanted(1)), {}) == ()
     assert due(look(**wanted(1)), {"r1": None}) == restated(1)
 
 
-def test_a_request_whose_run_ends_in_vain_is_retried_with_growing_waits_until_a_limit() -> None:
+def test_a_request_whose_run_ends_without_a_commit_is_retried_with_growing_waits_up_to_a_limit() -> None:
     seen = look(**wanted(1))
     memory = planned(seen, ALL_ENDED).memory
     for wait in (10.0, 20.0, 40.0):
@@ -162,7 +162,7 @@ def test_a_request_whose_run_ends_in_vain_is_retried_with_growing_waits_until_a_
     assert due(seen, ALL_ENDED, 10_000.0, memory=memory.tried(1)) == ()
 
 
-def test_a_run_that_is_about_to_restate_has_a_place_of_the_window() -> None:
+def test_a_run_that_is_about_to_restate_occupies_a_place_of_the_window() -> None:
     running = {**ALL_ENDED, "r1": "running"}
     opened = {10: record(10), 11: record(11), 12: record(12)}
     full = {"allocated": 12, "opened": opened}
@@ -172,7 +172,7 @@ def test_a_run_that_is_about_to_restate_has_a_place_of_the_window() -> None:
     assert due(look(**wanted(1)), running, ready=True) == (Allocate(),)
 
 
-def test_a_lane_begins_nothing_while_a_transaction_is_restated() -> None:
+def test_a_lane_begins_no_transaction_while_another_one_is_restated() -> None:
     rules = replace(RULES, lane=True)
     replacing = {10: record(10, base="d9", run_id="r1", replaces=Replaced(1, ""))}
     seen: dict[str, Any] = {"current": 10, "allocated": 10, "base": "d9", "opened": replacing}
@@ -191,20 +191,20 @@ def test_the_first_transaction_is_allocated_before_a_ledger_exists() -> None:
 
 
 @pytest.mark.parametrize(("opened", "allocates"), [(0, True), (3, True), (4, False)])
-def test_the_window_is_never_exceeded(opened: int, allocates: bool) -> None:
+def test_the_number_of_open_transactions_never_exceeds_the_window(opened: int, allocates: bool) -> None:
     records = [record(txid) for txid in range(1, opened + 1)]
     found = due(look(*records), {each.run_id: "running" for each in records}, ready=True)
     assert found == ((Allocate(),) if allocates else ())
 
 
-def test_nothing_is_allocated_while_the_source_has_no_data() -> None:
+def test_no_transaction_is_allocated_while_the_source_has_no_data() -> None:
     assert due(look(), {}) == ()
 
 
 # --- recovery goes by records
 
 
-def test_a_healthy_transaction_is_left_alone() -> None:
+def test_a_transaction_whose_run_is_queued_or_running_is_not_replayed() -> None:
     for state in ("queued", "running"):
         for phase in Phase:
             found = due(look(record(1, phase=phase)), {"r1": state}, 100.0)
@@ -217,7 +217,7 @@ def test_a_run_that_was_never_created_is_created() -> None:
 
 @pytest.mark.parametrize("state", ENDED)
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_run_that_ended_without_a_commit_is_replayed_whatever_its_end_state(state: str, phase: Phase) -> None:
+def test_a_run_that_ended_without_a_commit_is_replayed_in_every_end_state(state: str, phase: Phase) -> None:
     seen = look(record(1, phase=phase, attempt=2))
     assert due(seen, {"r1": state}, 9.9) == ()
     (action,) = due(seen, {"r1": state}, 10.0)
@@ -225,73 +225,73 @@ def test_a_run_that_ended_without_a_commit_is_replayed_whatever_its_end_state(st
     assert (action.txid, action.attempt, action.run_id, action.counts, action.noted) == (1, 2, "r1", True, False)
 
 
-def test_a_permanently_refused_transaction_is_handled_without_a_wait() -> None:
+def test_a_permanently_refused_transaction_is_replayed_without_a_wait_and_then_blocked() -> None:
     seen = look(record(1, phase=Phase.COMMITTING, error="State 's' refused: it is another one.", for_good=1))
     (action,) = due(seen, {"r1": "failed"})
     assert isinstance(action, Replay)
     assert action.reason == "State 's' refused: it is another one."
 
 
-def test_a_deleted_run_is_created_again_at_once_and_is_no_failure() -> None:
+def test_a_deleted_run_is_created_again_immediately_and_is_not_counted_as_a_failure() -> None:
     (action,) = due(look(record(1, key="interval:x")), {"r1": None})
     assert isinstance(action, Replay)
     assert (action.key, action.counts, action.reason) == ("interval:x", False, Finding.GONE.value)
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_transaction_that_left_a_lane_becomes_a_run_at_once_and_counts_no_failure(phase: Phase) -> None:
+def test_a_transaction_that_left_a_lane_becomes_a_run_immediately_and_counts_no_failure(phase: Phase) -> None:
     seen = look(record(1, request="lane-1", phase=phase, error="task count: it broke"))
     (action,) = due(seen, {"r1": None})
     assert isinstance(action, Replay)
     assert (action.txid, action.counts, action.reason) == (1, False, "task count: it broke")
 
 
-def test_a_transaction_whose_lane_is_gone_is_replayed_with_a_general_reason() -> None:
+def test_a_transaction_whose_lane_no_longer_exists_is_replayed_with_a_general_reason() -> None:
     (action,) = due(look(record(1, request="lane-1")), {"r1": None})
     assert isinstance(action, Replay)
     assert action.reason == Finding.LEFT.value
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_transaction_that_a_lane_works_on_is_left_alone_unless_it_takes_too_long(phase: Phase) -> None:
+def test_a_transaction_in_a_lane_is_not_replayed_unless_it_takes_too_long(phase: Phase) -> None:
     seen = look(record(1, request="lane-1", phase=phase), lane=frozenset({1}))
     assert due(seen, {"r1": None}, 100.0, 899.0) == ()
     late = due(seen, {"r1": None}, 1000.0)
     assert [type(each) for each in late] == ([Replay] if phase in (Phase.PROCESSING, Phase.FAILED) else [])
 
 
-def test_a_run_that_has_taken_over_from_a_lane_is_a_run_like_any_other() -> None:
+def test_a_run_that_has_taken_over_a_lane_transaction_is_replayed_like_any_other_run() -> None:
     assert due(look(record(1, request="lane-1"), lane=frozenset({1})), {"r1": "running"}) == ()
     (action,) = due(look(record(1, request="try", error="no")), {"r1": "failed"}, 10.0)
     assert isinstance(action, Replay)
     assert action.counts
 
 
-def test_the_reason_of_a_replay_is_the_reason_of_the_failure() -> None:
+def test_a_replay_gets_the_reason_of_the_failure() -> None:
     (action,) = due(look(record(1, phase=Phase.FAILED, error="task a: ValueError: no")), {"r1": "failed"}, 10.0)
     assert isinstance(action, Replay)
     assert action.reason == "task a: ValueError: no"
 
 
-def test_a_failed_transaction_is_replayed_only_when_its_run_has_ended() -> None:
+def test_a_failed_transaction_is_replayed_only_after_its_run_has_ended() -> None:
     seen = look(record(1, phase=Phase.FAILED))
     assert due(seen, {"r1": "running"}, 500.0) == ()
     assert due(seen, {"r1": "failed"}, 10.0) != ()
 
 
-def test_the_wait_before_a_replay_doubles_with_each_replay_up_to_a_limit() -> None:
+def test_the_wait_before_a_replay_doubles_after_each_replay_up_to_a_limit() -> None:
     for count, wait in ((1, 20.0), (2, 40.0), (3, 80.0), (50, LONGEST_BACKOFF)):
         seen = look(record(1, attempt=7, replay=note(6, count)))
         assert due(seen, {"r1": "failed"}, wait - 0.1) == ()
         assert len(due(seen, {"r1": "failed"}, wait)) == 1
 
 
-def test_counting_begins_again_after_a_replay_by_a_person() -> None:
+def test_the_count_of_replays_starts_again_after_a_replay_by_a_person() -> None:
     seen = look(record(1, attempt=7, replay=note(5, 3)))
     assert len(due(seen, {"r1": "failed"}, 10.0)) == 1
 
 
-def test_the_wait_before_a_replay_begins_when_the_failure_is_seen_and_ends_with_the_failure() -> None:
+def test_the_wait_before_a_replay_starts_at_the_failure_and_ends_when_the_run_recovers() -> None:
     seen = look(record(1))
     found = planned(seen, {"r1": "failed"}, 9.0)
     found = planned(seen, {"r1": "running"}, 5.0, memory=found.memory)
@@ -299,12 +299,12 @@ def test_the_wait_before_a_replay_begins_when_the_failure_is_seen_and_ends_with_
     assert found.memory.health[1].finding is Finding.NOTHING
 
 
-def test_the_plan_says_how_long_to_wait_for_the_next_action() -> None:
+def test_the_plan_returns_the_wait_until_the_next_action() -> None:
     assert planned(look(record(1)), {"r1": "failed"}, 4.0).wait == 6.0
     assert planned(look(record(1)), {"r1": "running"}, 4.0).wait is None
 
 
-def test_a_run_of_unknown_state_is_left_alone_and_its_wait_continues() -> None:
+def test_a_run_with_an_unknown_state_is_not_replayed_and_its_wait_continues() -> None:
     seen = look(record(1))
     found = planned(seen, {"r1": "failed"}, 4.0)
     found = planned(seen, {}, 4.0, 4.0, memory=found.memory)
@@ -312,7 +312,7 @@ def test_a_run_of_unknown_state_is_left_alone_and_its_wait_continues() -> None:
     assert len(due(seen, {"r1": "failed"}, memory=found.memory)) == 1
 
 
-def test_a_requested_replay_is_repeated_only_after_it_has_led_to_nothing() -> None:
+def test_a_replay_that_was_already_requested_is_repeated_only_after_it_had_no_effect() -> None:
     seen = look(record(1, replay=note(1)))
     assert due(seen, {"r1": "failed"}, 59.0) == ()
     (action,) = due(seen, {"r1": "failed"}, 60.0)
@@ -326,7 +326,7 @@ def test_a_requested_replay_is_repeated_only_after_it_has_led_to_nothing() -> No
 # --- time-out
 
 
-def test_processing_that_takes_too_long_is_replayed_though_its_run_is_running() -> None:
+def test_a_transaction_that_is_processing_for_too_long_is_replayed_although_its_run_is_running() -> None:
     for phase in (Phase.PROCESSING, Phase.FAILED):
         seen = look(record(1, phase=phase))
         assert due(seen, {"r1": "running"}, 999.0) == ()
@@ -344,7 +344,7 @@ def test_a_run_that_has_not_begun_is_never_late() -> None:
     assert due(look(record(1)), {"r1": "running"}, 999.0, memory=found.memory) == ()
 
 
-def test_the_time_before_a_transaction_was_first_seen_counts_but_later_clock_jumps_do_not() -> None:
+def test_the_time_before_a_transaction_was_first_seen_counts_and_later_clock_changes_do_not() -> None:
     seen = look(record(1, began=(NOW - timedelta(seconds=900)).isoformat()))
     assert len(due(seen, {"r1": "running"}, 100.0)) == 1
     for jump in (timedelta(days=-1000), timedelta(days=1000)):
@@ -354,7 +354,7 @@ def test_the_time_before_a_transaction_was_first_seen_counts_but_later_clock_jum
     assert len(due(future, {"r1": "running"}, 1000.0)) == 1
 
 
-def test_a_late_transaction_whose_replay_was_requested_gets_the_same_time_again() -> None:
+def test_a_late_transaction_whose_replay_was_requested_gets_the_complete_time_limit_again() -> None:
     seen = look(record(1, replay=note(1)))
     assert due(seen, {"r1": "running"}, 1000.0, 999.0) == ()
     assert len(due(seen, {"r1": "running"}, 1000.0, 1000.0)) == 1
@@ -367,14 +367,14 @@ def moved(**first: Any) -> LedgerSnapshot:
     return look(record(1, ended="elsewhere", **first), record(2), record(3))
 
 
-def test_a_batch_whose_base_moved_is_replayed_at_once_and_not_counted() -> None:
+def test_a_batch_with_an_outdated_base_is_replayed_immediately_and_not_counted_as_a_failure() -> None:
     for state in ("running", *ENDED):
         found = due(moved(), {"r1": "running", "r2": state, "r3": "running"})
         assert [(each.txid, each.counts) for each in found if isinstance(each, Replay)] == [(2, False)], state
     assert due(moved(), {"r1": "running", "r2": "queued", "r3": "running"}) == ()
 
 
-def test_a_moved_batch_is_replayed_only_after_its_predecessor_is_decided() -> None:
+def test_a_batch_with_an_outdated_base_is_replayed_only_after_its_predecessor_is_decided() -> None:
     states = {"r1": "running", "r2": "running", "r3": "running"}
     for first in ({"phase": Phase.FAILED}, {"replay": note(1)}):
         assert due(moved(**first), states) == (), first
@@ -384,7 +384,7 @@ def test_a_moved_batch_is_replayed_only_after_its_predecessor_is_decided() -> No
     assert len(due(moved(request=""), {**states, "r1": "queued"})) == 1
 
 
-def test_a_failed_transaction_after_another_failed_one_waits_for_it() -> None:
+def test_a_failed_transaction_waits_for_an_earlier_failed_transaction() -> None:
     seen = look(record(1, base="gone"), record(2, base="gone"), base="d0")
     states = {"r1": "failed", "r2": "failed"}
     assert [each.txid for each in due(seen, states, 100.0) if isinstance(each, Replay)] == [1]
@@ -396,7 +396,7 @@ def test_a_failed_transaction_after_another_failed_one_waits_for_it() -> None:
 SKIP = Deed("me", "", "")
 
 
-def test_a_requested_skip_starts_its_run_when_its_turn_comes() -> None:
+def test_a_requested_skip_starts_the_run_when_its_transaction_has_the_turn() -> None:
     for state in (None, *ENDED):
         (action,) = due(look(record(1, skip=SKIP)), {"r1": state})
         assert isinstance(action, Replay)
@@ -411,29 +411,29 @@ def yielded(**runs: int | None) -> TopologyRecord:
 
 
 @pytest.mark.parametrize(("first", "back"), [("running", True), ("queued", False), ("failed", False), (None, False)])
-def test_a_run_that_yielded_comes_back_when_the_first_run_is_running(first: str | None, back: bool) -> None:
+def test_a_run_that_yielded_is_started_again_when_the_first_run_is_running(first: str | None, back: bool) -> None:
     seen = look(record(1), record(2, yielded=1), topology=yielded(r2=2, r9=None))
     found = [each for each in due(seen, {"r1": first, "r2": "failed", "r9": "failed"}) if isinstance(each, Return)]
     assert found == ([Return("r2", 2), Return("r9", None)] if back else [])
 
 
-def test_a_run_that_yielded_comes_back_when_it_is_its_turn_and_when_nothing_is_open() -> None:
+def test_a_run_that_yielded_is_started_again_at_its_turn_and_when_no_transaction_is_open() -> None:
     assert due(look(record(2, yielded=1), current=2, topology=yielded(r2=2)), {"r2": "failed"}) == (Return("r2", 2),)
     assert due(look(topology=yielded(r9=None)), {"r9": "failed"}) == (Return("r9", None),)
 
 
-def test_a_run_that_is_about_to_end_because_it_yields_is_left_alone() -> None:
+def test_a_run_that_is_about_to_end_because_it_yields_is_not_replayed() -> None:
     seen = look(record(1), record(2, yielded=1), topology=yielded(r2=2, r9=None))
     assert due(seen, {"r1": "queued", "r2": "running", "r9": "running"}, 100.0) == ()
 
 
-def test_a_run_that_needs_no_start_any_more_is_noted() -> None:
+def test_a_yielded_run_that_no_longer_needs_a_start_is_removed_from_the_list() -> None:
     seen = look(record(1), record(2), topology=yielded(r2=2, r7=7, r8=None, r9=None))
     states = {"r1": "running", "r2": "running", "r8": "success", "r9": None}
     assert due(seen, states) == (CameBack("r2"), CameBack("r7"), CameBack("r8"), CameBack("r9"))
 
 
-def test_a_yielded_run_that_got_its_transaction_meanwhile_is_replayed_once() -> None:
+def test_a_yielded_run_that_got_its_transaction_in_the_meantime_is_replayed_once() -> None:
     seen = look(record(1), topology=yielded(r1=None))
     assert due(seen, {"r1": "failed"}, 10.0) == (
         Replay(1, 1, "r1", "r1", Finding.ENDED.value, True),
@@ -444,20 +444,20 @@ def test_a_yielded_run_that_got_its_transaction_meanwhile_is_replayed_once() -> 
 BLOCKED = replace(TOPOLOGY, blocked=BlockMark(1, 1, "", ""))
 
 
-def test_a_blocked_transaction_is_left_to_a_person_and_others_go_on() -> None:
+def test_a_blocked_transaction_is_left_to_a_person_and_other_transactions_continue() -> None:
     seen = look(record(1), record(2), topology=BLOCKED)
     found = due(seen, {"r1": "failed", "r2": "failed"}, 700.0, ready=True)
     assert [getattr(each, "txid", None) for each in found] == [2, None]
 
 
-def test_the_block_ends_when_a_person_has_replayed_or_skipped() -> None:
+def test_a_transaction_is_no_longer_blocked_after_a_person_has_replayed_or_skipped_it() -> None:
     for record_ in (record(1, attempt=2), record(1, skip=SKIP)):
         assert Unblock(1) in due(look(record_, topology=BLOCKED), {"r1": "running"})
     assert due(look(current=2, topology=BLOCKED), {}) == (Unblock(1),)
     assert due(look(record(1), topology=BLOCKED), {"r1": "queued"}) == ()
 
 
-def test_a_second_blocked_transaction_is_left_alone_until_the_first_one_is_resolved() -> None:
+def test_a_second_blocked_transaction_is_not_noted_until_the_first_one_is_resolved() -> None:
     runs = {"r1": "failed", "r2": "failed"}
     seen = look(record(1), record(2), topology=BLOCKED)
     memory = planned(seen, runs).memory.blocked(2)
@@ -477,14 +477,14 @@ def committing(**more: Any) -> LedgerSnapshot:
     return look(record(1, phase=Phase.COMMITTING), **{"owner": False, "busy": True, **more})
 
 
-def test_a_missing_committer_that_airflow_takes_for_running_is_replaced() -> None:
+def test_a_missing_committer_that_airflow_lists_as_running_is_replaced() -> None:
     assert due(committing(), {"r1": "running"}, 9.0) == ()
     (action,) = due(committing(), {"r1": "running"}, 10.0)
     assert isinstance(action, RestartDead)
     assert action.counts
 
 
-def test_a_missing_committer_wakes_the_task_where_the_trigger_cannot_query_airflow() -> None:
+def test_a_missing_committer_wakes_the_coordinator_task_if_the_trigger_cannot_query_airflow() -> None:
     suspect = committing(busy=None)
     assert due(suspect, {"r1": "running"}, 2.9) == ()
     found = planned(suspect, {"r1": "running"}, 50.0)
@@ -493,12 +493,12 @@ def test_a_missing_committer_wakes_the_task_where_the_trigger_cannot_query_airfl
     assert len(due(committing(), {"r1": "running"}, 10.0, memory=found.memory)) == 1
 
 
-def test_a_committer_that_is_present_or_need_not_be_visible_is_left_alone() -> None:
+def test_a_committer_that_is_present_or_whose_presence_is_unknown_is_not_replaced() -> None:
     assert due(committing(owner=True), {"r1": "running"}, 100.0) == ()
     assert due(committing(owner=None), {"r1": "running"}, 100.0) == ()
 
 
-def test_a_committer_that_comes_back_in_a_new_session_is_left_alone_and_its_wait_starts_again() -> None:
+def test_a_committer_that_returns_in_a_new_session_is_not_replaced_and_its_wait_starts_again() -> None:
     silent = planned(committing(), {"r1": "running"}, 9.0)
     shown = planned(committing(owner=True), {"r1": "running"}, 1.0, memory=silent.memory)
     assert shown.actions == ()
@@ -506,7 +506,7 @@ def test_a_committer_that_comes_back_in_a_new_session_is_left_alone_and_its_wait
     assert len(due(committing(), {"r1": "running"}, 10.0, memory=shown.memory)) == 1
 
 
-def test_a_committer_that_airflow_tries_again_is_left_alone_until_it_has_taken_the_turn() -> None:
+def test_a_committer_that_airflow_retries_is_not_replaced_until_it_has_taken_the_turn() -> None:
     found = planned(committing(busy=False), {"r1": "running"})
     found = planned(committing(), {"r1": "running"}, 100.0, memory=found.memory)
     assert found.actions == ()
@@ -517,14 +517,14 @@ def test_a_committer_that_airflow_tries_again_is_left_alone_until_it_has_taken_t
 # --- memory
 
 
-def test_the_memory_of_a_coordinator_is_plain_json() -> None:
+def test_the_memory_of_a_coordinator_is_stored_as_plain_json() -> None:
     memory = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"}, 3.0).memory.failed(1.0).tried(1)
     assert CoordinatorMemory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
     for other in (None, {}, {"seen": {"1": {"of": "a later version"}}}, "text"):
         assert CoordinatorMemory.from_json(other) == CoordinatorMemory()
 
 
-def test_the_memory_of_a_coordinator_forgets_final_transactions() -> None:
+def test_the_memory_of_a_coordinator_omits_final_transactions() -> None:
     found = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"})
     assert set(planned(look(record(2), current=2), {"r2": "running"}, memory=found.memory).memory.health) == {2}
 
@@ -570,7 +570,7 @@ def worlds(draw: st.DrawFn) -> tuple[LedgerSnapshot, dict[str, str | None]]:
 
 
 @given(st.lists(st.tuples(worlds(), AGES, st.booleans()), max_size=6))
-def test_no_transaction_ever_gets_two_actions_and_no_healthy_run_is_replayed(
+def test_no_transaction_gets_two_actions_and_no_running_run_is_replayed(
     steps: list[tuple[tuple[LedgerSnapshot, dict[str, str | None]], float, bool]],
 ) -> None:
     memory, working = CoordinatorMemory(), 0.0
@@ -599,7 +599,7 @@ def test_no_transaction_ever_gets_two_actions_and_no_healthy_run_is_replayed(
 
 
 @given(worlds())
-def test_planning_twice_without_elapsed_time_gives_the_same_plan(
+def test_two_plans_at_the_same_time_are_equal(
     world: tuple[LedgerSnapshot, dict[str, str | None]],
 ) -> None:
     seen, states = world
@@ -758,7 +758,7 @@ def test_a_coordinator_does_not_query_the_state_of_a_run_that_it_has_just_create
     assert set(starts_before) == {4}
 
 
-def test_a_commit_wakes_a_coordinator_whose_window_is_full(world: World) -> None:
+def test_a_commit_wakes_a_coordinator_with_a_full_window(world: World) -> None:
     def commit_run(run_id: str) -> None:
         run = Run(world.spec, run_id, [], logging.getLogger())
         run.begin()
@@ -779,7 +779,7 @@ def test_a_commit_wakes_a_coordinator_whose_window_is_full(world: World) -> None
     assert len(world.airflow.starts) == 5
 
 
-def test_a_coordinator_allocates_until_the_window_is_full_and_creates_the_runs(world: World) -> None:
+def test_a_coordinator_allocates_transactions_until_the_window_is_full_and_creates_their_runs(world: World) -> None:
     world.coordination().work_until_idle()
     assert world.airflow.starts == [(f"tx-{txid}", False) for txid in (1, 2, 3, 4)]
     assert world.airflow.conf["tx-1"] == {"airflow_tx": {"key": "tx-1"}}
@@ -787,14 +787,14 @@ def test_a_coordinator_allocates_until_the_window_is_full_and_creates_the_runs(w
     assert world.time == 5.0
 
 
-def test_a_batch_that_the_trigger_has_found_is_taken_without_waiting_for_the_source(world: World) -> None:
+def test_a_batch_that_the_trigger_has_found_is_allocated_without_another_wait_for_the_source(world: World) -> None:
     event = {"due": ["Allocate"], "memory": CoordinatorMemory(source_wait=30.0).to_json()}
     world.coordination(known(event)).work_until_idle()
     assert world.seen.allocated == 4
     assert known({**event, "due": ["Replay"]}).source_wait == 30.0
 
 
-def test_a_run_that_a_person_starts_takes_its_own_batch_between_the_others(world: World) -> None:
+def test_a_run_that_a_person_starts_gets_its_own_batch_between_the_batches_of_other_runs(world: World) -> None:
     coordination = world.coordination()
     coordination.step()
     assert world.begin("by hand").attempt == TransactionAttempt(2, 1)
@@ -803,7 +803,7 @@ def test_a_run_that_a_person_starts_takes_its_own_batch_between_the_others(world
     assert [each.run_id for each in world.seen.opened.values()] == ["tx-1", "by hand", "tx-3", "tx-4"]
 
 
-def test_a_coordinator_that_died_between_the_ledger_and_airflow_creates_the_run_later(world: World) -> None:
+def test_a_coordinator_that_was_killed_before_it_created_a_run_creates_the_run_later(world: World) -> None:
     world.airflow.refuses = True
     world.coordination().step()
     assert world.seen.allocated == 1
@@ -827,7 +827,7 @@ def test_a_run_that_cannot_be_created_is_logged_once_and_retried_with_growing_wa
     assert world.seen.topology.blocked is None  # the DAG may come back
 
 
-def test_a_run_that_its_dag_forbids_is_blocked_after_max_replays_with_the_reason(world: World) -> None:
+def test_a_run_that_its_dag_does_not_allow_is_blocked_after_max_replays_with_the_reason(world: World) -> None:
     world.airflow.refuses = world.airflow.forbids = True
     coordination = world.coordination(rules=replace(RULES, max_pending=1, max_replays=2))
     coordination.step()
@@ -864,7 +864,7 @@ def test_a_deleted_run_that_its_dag_forbids_is_blocked_after_max_replays_with_th
     assert "was not started: there is no such DAG" in world.seen.topology.blocked.reason
 
 
-def test_a_failing_transaction_is_replayed_with_waits_and_finally_blocked(world: World) -> None:
+def test_a_transaction_that_fails_repeatedly_is_replayed_with_waits_and_finally_blocked(world: World) -> None:
     coordination = world.coordination(rules=replace(RULES, max_replays=2))
     coordination.work_until_idle()
     for attempt in (1, 2, 3):
@@ -884,7 +884,7 @@ def test_a_failing_transaction_is_replayed_with_waits_and_finally_blocked(world:
     assert world.seen.topology.blocked is None
 
 
-def test_a_second_blocked_transaction_is_marked_after_a_person_has_resolved_the_first(world: World) -> None:
+def test_a_second_blocked_transaction_is_noted_after_a_person_has_resolved_the_first_one(world: World) -> None:
     coordination = world.coordination(rules=replace(RULES, max_replays=0))
     coordination.work_until_idle()
     world.fail("tx-2", 2, 1)
@@ -908,7 +908,7 @@ def test_a_second_blocked_transaction_is_marked_after_a_person_has_resolved_the_
     assert world.seen.topology.blocked.txid == 2
 
 
-def test_a_permanently_refused_commit_is_blocked_at_once_with_the_text_of_the_refusal(world: World) -> None:
+def test_a_permanently_refused_commit_is_blocked_immediately_with_the_text_of_the_refusal(world: World) -> None:
     coordination = world.coordination()
     coordination.work_until_idle()
     begun = world.begin("tx-1")
@@ -932,7 +932,7 @@ def test_a_permanently_refused_commit_is_blocked_at_once_with_the_text_of_the_re
     assert str(refusal) in told
 
 
-def test_two_coordinators_replay_once(world: World) -> None:
+def test_two_coordinators_replay_a_transaction_only_once(world: World) -> None:
     one, other = world.coordination(), world.coordination()
     one.work_until_idle()
     world.fail("tx-1", 1, 1)
@@ -944,7 +944,7 @@ def test_two_coordinators_replay_once(world: World) -> None:
     assert world.seen.opened[1].replay is not None
 
 
-def test_two_coordinators_at_once_allocate_in_order(world: World) -> None:
+def test_two_simultaneous_coordinators_allocate_each_transaction_once_and_in_order(world: World) -> None:
     one, other = world.coordination(), world.coordination()
     for _ in range(3):
         one.step()
@@ -952,7 +952,7 @@ def test_two_coordinators_at_once_allocate_in_order(world: World) -> None:
     assert sorted(world.airflow.starts) == [(f"tx-{txid}", False) for txid in (1, 2, 3, 4)]
 
 
-def test_a_replay_whose_author_was_killed_is_taken_over(world: World) -> None:
+def test_a_replay_whose_coordinator_was_killed_is_continued_by_another_coordinator(world: World) -> None:
     world.coordination().work_until_idle()
     world.fail("tx-1", 1, 1)
     world.airflow.refuses = True
@@ -969,7 +969,7 @@ def test_a_replay_whose_author_was_killed_is_taken_over(world: World) -> None:
     assert world.airflow.starts[4:] == [("tx-1", True)]
 
 
-def test_a_failing_source_stops_no_replay_and_is_logged_once(world: World) -> None:
+def test_a_failing_source_does_not_stop_replays_and_is_logged_once(world: World) -> None:
     world.spec = replace(world.spec, source=Finite())
     coordination = world.coordination()
     coordination.work_until_idle()
@@ -982,14 +982,14 @@ def test_a_failing_source_stops_no_replay_and_is_logged_once(world: World) -> No
     assert coordination.memory.source_failures < 10
 
 
-def test_a_source_without_data_does_not_keep_the_coordinator_in_its_worker(world: World) -> None:
+def test_a_coordinator_frees_its_worker_if_the_source_has_no_data(world: World) -> None:
     world.spec = replace(world.spec, source=NoData())
     world.coordination().work_until_idle()
     assert world.time == 5.0
     assert world.airflow.starts == []
 
 
-def test_runs_of_a_source_with_a_batch_per_run_are_replayed_but_not_started(world: World) -> None:
+def test_runs_of_a_source_with_one_batch_per_run_are_replayed_but_not_started(world: World) -> None:
     world.begin("r1")
     source = Numbers()
     source.per_run = True  # type: ignore[misc]
@@ -1008,7 +1008,7 @@ def test_no_run_is_started_while_the_dag_or_the_coordinator_is_paused(world: Wor
 
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
-def test_a_coordinator_at_work_stops_within_two_seconds_of_a_pause(
+def test_a_working_coordinator_stops_within_two_seconds_of_a_pause(
     world: World, monkeypatch: pytest.MonkeyPatch, dag_id: str
 ) -> None:
     def pauses_after_the_first(*arguments: Any, **options: Any) -> bool:
@@ -1025,7 +1025,7 @@ def test_a_coordinator_at_work_stops_within_two_seconds_of_a_pause(
     assert world.seen.allocated == 4
 
 
-def test_a_missing_committer_is_replaced_once(world: World) -> None:
+def test_a_missing_committer_is_replaced_only_once(world: World) -> None:
     from airflow_tx.ledger.api import Put
     from airflow_tx.ledger.records import encode
 
@@ -1042,7 +1042,7 @@ def test_a_missing_committer_is_replaced_once(world: World) -> None:
     assert world.airflow.dead == ["r1"]
 
 
-def test_a_moved_batch_is_replayed_when_its_predecessor_is_decided(world: World) -> None:
+def test_a_batch_with_an_outdated_base_is_replayed_after_its_predecessor_is_decided(world: World) -> None:
     class Growing(OpaqueNumbers):
         size = 10
 
@@ -1064,7 +1064,7 @@ def test_a_moved_batch_is_replayed_when_its_predecessor_is_decided(world: World)
     assert any("not counted" in line for line in world.log.lines)
 
 
-def test_the_coordinator_defers_with_its_memory_and_continues_from_it(world: World) -> None:
+def test_a_deferred_coordinator_resumes_with_its_stored_memory(world: World) -> None:
     operator = CoordinateOperator(task_id="coordinate", transaction=world.spec, linger=0, poll=0.01)
     ti = Ti("coordinate", "c")
     with pytest.raises(TaskDeferred) as first:
@@ -1080,7 +1080,7 @@ def test_the_coordinator_defers_with_its_memory_and_continues_from_it(world: Wor
     assert set(seen.health) == {1, 2, 3, 4}
 
 
-def test_a_coordinator_with_an_unreachable_ledger_defers_to_its_trigger(
+def test_a_coordinator_with_an_unreachable_ledger_is_deferred_to_its_trigger(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(path: str) -> Any:
@@ -1092,13 +1092,13 @@ def test_a_coordinator_with_an_unreachable_ledger_defers_to_its_trigger(
         operator.execute({"ti": Ti("coordinate", "c")})  # type: ignore[typeddict-item]
 
 
-def test_a_coordinator_without_a_transaction_is_refused_in_one_line() -> None:
+def test_a_coordinator_without_a_transaction_is_refused_with_a_one_line_error() -> None:
     with pytest.raises(TransactionDefinitionError, match="after the DAG in its file"):
         coordinator_dag("never_defined")
 
 
 @pytest.mark.parametrize(("leaves", "looked"), [(0, [0, 8, 16, 24, 32]), (3, [0, 3, 11, 19, 27, 35])])
-def test_the_ledger_is_read_rarely_in_a_healthy_lane_and_at_once_when_a_transaction_leaves_it(
+def test_a_lane_reads_the_ledger_rarely_and_reads_it_when_a_transaction_leaves_the_lane(
     world: World, monkeypatch: pytest.MonkeyPatch, leaves: int, looked: list[int]
 ) -> None:
     found = list[int]()

@@ -185,7 +185,7 @@ def waits(trigger: CoordinatorTrigger, then: Any) -> list[str]:
     return due
 
 
-def test_the_trigger_is_rebuilt_from_its_plain_arguments() -> None:
+def test_the_trigger_can_be_created_again_from_its_serialized_arguments() -> None:
     trigger = made(source=NUMBERS, memory=CoordinatorMemory(source_wait=3.0).to_json(), shows=False)
     classpath, arguments = trigger.serialize()
     module, _, name = classpath.rpartition(".")
@@ -193,7 +193,7 @@ def test_the_trigger_is_rebuilt_from_its_plain_arguments() -> None:
     assert rebuilt.serialize() == (classpath, arguments)
 
 
-def test_the_trigger_fires_when_the_source_has_rows_even_before_a_ledger_exists(
+def test_the_trigger_fires_if_the_source_has_rows_although_no_ledger_exists(
     store: CountingStore, runs: dict[str, str]
 ) -> None:
     source = [f"{HERE}Source", {}]
@@ -208,7 +208,7 @@ def test_the_trigger_fires_when_the_source_has_rows_even_before_a_ledger_exists(
 
 
 @pytest.mark.parametrize("opened", [True, False], ids=["after an open one", "after a final one"])
-def test_the_trigger_looks_for_rows_after_the_rows_that_were_accepted_as_lost(
+def test_the_trigger_searches_for_rows_after_the_rows_that_were_accepted_as_lost(
     store: CountingStore, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch, opened: bool
 ) -> None:
     monkeypatch.setattr(Retained, "first", 0)
@@ -236,7 +236,7 @@ def test_the_trigger_does_not_query_the_source_while_the_window_is_full(
     assert (event["due"], event["refresh"], Source.asked) == ([], True, 0)
 
 
-def test_the_trigger_fires_after_a_failed_run_has_waited_for_its_replay(
+def test_the_trigger_fires_after_the_wait_before_a_replay_has_elapsed(
     store: CountingStore, runs: dict[str, str]
 ) -> None:
     begin(store, "r1")
@@ -245,7 +245,7 @@ def test_the_trigger_fires_after_a_failed_run_has_waited_for_its_replay(
     assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
 
 
-def test_the_memory_of_the_trigger_travels_with_its_event(
+def test_the_event_of_the_trigger_contains_the_memory_of_the_coordinator(
     store: CountingStore, runs: dict[str, str], clock: Sleeps
 ) -> None:
     begin(store, "r1")
@@ -257,7 +257,7 @@ def test_the_memory_of_the_trigger_travels_with_its_event(
     assert CoordinatorMemory.from_json(fire(again)["memory"]).health[1].lasts > memory.health[1].lasts
 
 
-def test_the_trigger_never_fires_before_its_hold_is_over(
+def test_the_trigger_does_not_fire_before_its_hold_time_is_over(
     store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trigger = made(source=NUMBERS, hold=300.0)
@@ -288,7 +288,7 @@ def test_a_failing_source_is_logged_once_and_queried_with_growing_waits(
     assert capsys.readouterr().out.count("no route to the source") == 1
 
 
-def test_a_source_that_cannot_be_made_in_the_triggerer_is_asked_by_the_task(
+def test_a_source_that_cannot_be_created_in_the_triggerer_is_queried_by_the_task(
     store: CountingStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     event = fire(made(source=["a_dag_file.Source", {}]))
@@ -297,7 +297,7 @@ def test_a_source_that_cannot_be_made_in_the_triggerer_is_asked_by_the_task(
     assert "a_dag_file" in capsys.readouterr().out
 
 
-def test_an_unreachable_or_unreadable_ledger_wakes_no_coordinator(
+def test_an_unreachable_or_unreadable_ledger_does_not_wake_a_coordinator(
     store: CountingStore, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin(store, "r1")
@@ -335,7 +335,7 @@ def test_a_slow_source_does_not_block_the_event_loop(store: CountingStore, hangi
     assert event["due"] == ["Allocate"]
 
 
-def test_sources_that_hang_hold_up_no_other_topology(store: CountingStore, hanging: list[Any]) -> None:
+def test_a_source_that_hangs_does_not_delay_another_topology(store: CountingStore, hanging: list[Any]) -> None:
     async def beside() -> Any:
         held_up = [asyncio.create_task(events(made(topology=f"hung-{number}", source=hanging))) for number in range(5)]
         while Hanging.asked < len(held_up):
@@ -349,14 +349,16 @@ def test_sources_that_hang_hold_up_no_other_topology(store: CountingStore, hangi
     assert asyncio.run(asyncio.wait_for(beside(), 120))[0]["due"] == ["Allocate"]
 
 
-def test_a_source_that_hangs_holds_up_no_replay(store: CountingStore, runs: dict[str, str], hanging: list[Any]) -> None:
+def test_a_source_that_hangs_does_not_delay_a_replay(
+    store: CountingStore, runs: dict[str, str], hanging: list[Any]
+) -> None:
     begin(store, "r1")
     runs["r1"] = "running"
     trigger = made(source=hanging, topology="numbers", rules={**RULES, "max_pending": 8})
     assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
 
 
-def test_a_hanging_source_is_queried_once_however_often_its_coordinator_restarts(
+def test_a_source_that_hangs_is_queried_once_although_its_coordinator_restarts(
     store: CountingStore, hanging: list[Any], clock: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No time passes before it is asked.
@@ -368,7 +370,7 @@ def test_a_hanging_source_is_queried_once_however_often_its_coordinator_restarts
     assert fire(made(topology="restarted", source=hanging))["due"] == ["Allocate"]
 
 
-def test_a_look_at_a_topology_costs_a_few_requests(store: CountingStore) -> None:
+def test_a_reading_of_a_topology_sends_six_requests(store: CountingStore) -> None:
     begin(store, "r1", "r2")
     looker = SnapshotReader(store, Paths("/airflow_tx", "numbers"))
     store.requests = 0
@@ -377,7 +379,7 @@ def test_a_look_at_a_topology_costs_a_few_requests(store: CountingStore) -> None
     assert store.requests == 6
 
 
-def test_each_logger_that_the_coordinator_silences_belongs_to_a_source_module() -> None:
+def test_each_logger_that_the_coordinator_silences_belongs_to_the_module_of_a_source() -> None:
     known = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
     quiet = [each for each in known if coordinator._is_heard in each.filters]
     assert quiet

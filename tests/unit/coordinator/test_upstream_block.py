@@ -53,16 +53,16 @@ def never(request: pytest.FixtureRequest) -> dict[str, Any]:
     return reduced if request.param == "reducer" else {"values": ADDED, "journal": timedelta(0)}
 
 
-def test_a_coordinator_accepts_a_block_that_can_be_restated() -> None:
+def test_a_coordinator_accepts_a_transaction_that_can_be_restated() -> None:
     coordinated(Orders(), ADDED)
 
 
-def test_a_coordinator_refuses_a_block_that_can_never_be_restated(never: dict[str, Any]) -> None:
+def test_a_coordinator_refuses_a_transaction_with_an_upstream_that_can_never_be_restated(never: dict[str, Any]) -> None:
     with refused(r"a correction of 'orders' must restate its transactions, but .*on_correction=\"report\"") as error:
         coordinated(Orders(), **never)
     assert "\n" not in str(error.value)
 
 
-def test_a_coordinator_accepts_a_block_that_reports_corrections_or_reads_no_topology(never: dict[str, Any]) -> None:
+def test_a_coordinator_accepts_a_transaction_that_reports_corrections_or_has_no_upstream(never: dict[str, Any]) -> None:
     coordinated(ReportedOrders(), **never)
     coordinated(Numbers(), **never)

@@ -18,7 +18,7 @@ ONCE = {"certificates", "prepare", "demo"}
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(TEXT)["services"]
 
 
-def test_the_cluster_script_writes_every_variable_of_the_compose_file() -> None:
+def test_the_cluster_script_sets_every_variable_of_the_compose_file() -> None:
     wanted = set(re.findall(r"\$\{(\w+)\}", TEXT))
     written = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b", SCRIPT))
     assert wanted
@@ -32,7 +32,7 @@ def test_the_compose_file_contains_no_password() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_each_service_has_the_common_image_and_a_limit_and_a_health_check_or_runs_once(name: str) -> None:
+def test_each_service_runs_once_or_has_a_memory_limit_and_a_health_check(name: str) -> None:
     service = SERVICES[name]
     assert service["image"] == "${IMAGE}"
     if name in ONCE:
@@ -44,13 +44,13 @@ def test_each_service_has_the_common_image_and_a_limit_and_a_health_check_or_run
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES.keys() - ONCE))
-def test_the_cluster_script_starts_and_waits_for_each_service(name: str) -> None:
+def test_the_cluster_script_starts_each_service_and_waits_for_it(name: str) -> None:
     (data,) = re.findall(r"^data=\((.*)\)$", SCRIPT, re.MULTILINE)
     (work,) = re.findall(r"^work=\((.*)\)$", SCRIPT, re.MULTILINE)
     assert f" {name} " in f" {data} {work} "
 
 
-def test_every_image_is_built_from_an_argument_with_a_public_default() -> None:
+def test_every_image_is_built_from_an_argument_with_a_public_default_value() -> None:
     lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
     own = {line.split(" AS ")[1] for line in lines if line.startswith("FROM ")}
     sources = {line.split()[1] for line in lines if line.startswith("FROM ")}
@@ -58,14 +58,14 @@ def test_every_image_is_built_from_an_argument_with_a_public_default() -> None:
     assert "ARG BASE_IMAGE=debian:bookworm-slim" in lines
 
 
-def test_no_docker_file_names_a_machine_or_runs_as_root() -> None:
+def test_no_docker_file_contains_the_name_of_a_machine_or_runs_as_root() -> None:
     files = [path for path in (ROOT / "docker").iterdir() if path.is_file()]
     texts = "".join(path.read_text() for path in files) + SCRIPT
     assert re.findall(r"https?://(?!127\.0\.0\.1|0\.0\.0\.0|api-server|s3:)[\w.-]+", texts) == []
     assert [line for line in texts.splitlines() if line.startswith("USER ")] == ["USER airflow"]
 
 
-def test_the_demo_has_every_folder_of_the_project_that_it_imports() -> None:
+def test_the_demo_container_mounts_every_folder_of_the_project_that_it_imports() -> None:
     code = "import sys, examples.cluster; print(*(getattr(each, '__file__', None) for each in sys.modules.values()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     folders = {Path(file).parent for file in done.stdout.split() if Path(file).is_relative_to(ROOT)}

@@ -42,7 +42,7 @@ def test_a_remedy_quotes_its_command_for_a_shell(name: str, template: str, expec
 
 
 @given(topology=NAMES, state=NAMES)
-def test_a_shell_reads_the_names_in_a_command_unchanged(topology: str, state: str) -> None:
+def test_a_shell_passes_the_names_in_a_command_unchanged(topology: str, state: str) -> None:
     found = remedy_of("<airflow tx state forget {topology} {state}>", topology=topology, state=state)
     assert [each for each in shlex.split(str(found)) if each != "--" or each in (topology, state)][-2:] == [
         topology,
@@ -50,7 +50,7 @@ def test_a_shell_reads_the_names_in_a_command_unchanged(topology: str, state: st
     ]
 
 
-def test_a_command_keeps_arguments_with_spaces_and_dots() -> None:
+def test_a_command_keeps_arguments_that_contain_spaces_and_dots() -> None:
     error = StateRenamed(txid=3, topology="my dag", old="a. b", new="c", last=2)
     assert error.advice is not None
     assert error.advice.commands == (
@@ -59,7 +59,7 @@ def test_a_command_keeps_arguments_with_spaces_and_dots() -> None:
     )
 
 
-def test_the_values_of_an_option_end_at_the_next_option() -> None:
+def test_the_values_of_a_command_option_end_at_the_next_option() -> None:
     states = ["a", "b c"]
     (found,) = remedy_of("<airflow tx repair t --roll-forward {states} --restate>", states=states).commands
     assert found.values("--roll-forward") == ("a", "b c")
@@ -67,7 +67,7 @@ def test_the_values_of_an_option_end_at_the_next_option() -> None:
     assert found.values("--back") == ()
 
 
-def test_a_remedy_within_another_one_keeps_its_commands() -> None:
+def test_a_remedy_that_is_inserted_into_another_remedy_keeps_its_commands() -> None:
     inner = remedy_of("Or <airflow tx replay {topology} 3>", topology="t")
     found = remedy_of("Restore it. {remedy}: {n}", remedy=inner, n=4)
     assert str(found) == "Restore it. Or airflow tx replay t 3: 4"
@@ -75,19 +75,19 @@ def test_a_remedy_within_another_one_keeps_its_commands() -> None:
 
 
 @given(topology=NAMES, value=NAMES)
-def test_a_remedy_survives_being_stored_and_read(topology: str, value: str) -> None:
+def test_a_remedy_is_unchanged_after_it_is_stored_and_read(topology: str, value: str) -> None:
     told = remedy_of("{value} <airflow tx skip {topology} 3 --why TEXT> {value}", topology=topology, value=value)
     assert Remedy.from_stored(json.loads(json.dumps(told.as_stored()))) == told
 
 
-def test_a_remedy_of_text_and_a_command_equals_the_remedy_of_its_template() -> None:
+def test_a_remedy_that_is_built_from_text_and_a_command_equals_the_remedy_of_its_template() -> None:
     command = Command("skip", "t", ("3",), ("--why", "TEXT"))
     told = Remedy(("Bring them back, or: ", command)) + "."
     assert told == remedy_of("Bring them back, or: <airflow tx skip {of} 3 --why TEXT>.", of="t")
 
 
 @pytest.mark.parametrize("kind", [SourceError, StateBehind])
-def test_an_error_that_another_process_stored_keeps_its_commands(kind: type[TxError]) -> None:
+def test_an_error_that_another_process_has_stored_keeps_its_commands(kind: type[TxError]) -> None:
     fields = {"source": "s", "problem": "p", "state": "a b", "expected": 2, "found": 1}
     error = kind(**fields, remedy=remedy_of("Or: <airflow tx repair t --state-lost {state}>", state="a b"))
     again = kind.from_stored(json.loads(json.dumps(error.stored_fields)))
@@ -95,12 +95,12 @@ def test_an_error_that_another_process_stored_keeps_its_commands(kind: type[TxEr
     assert [each.values("--state-lost") for each in (again.advice or Remedy()).commands] == [("a b",)]
 
 
-def test_the_commands_of_a_remedy_can_name_the_topology_as_a_reader_knows_it() -> None:
+def test_the_commands_of_a_remedy_can_name_the_topology_as_the_reader_sees_it() -> None:
     (command,) = remedy_of(SKIP, topology="old", txid=3).named("old", "conn:old").commands
     assert str(command) == "airflow tx skip conn:old 3 --why TEXT"
 
 
-def test_a_value_that_looks_like_a_command_is_not_read_as_a_command() -> None:
+def test_a_value_that_contains_the_text_of_a_command_is_not_read_as_a_command() -> None:
     refusal = TopologyClaimed(topology="t", owner="<airflow tx delete t>", dag_id="d")
     assert [each.verb for each in (refusal.advice or Remedy()).commands] == ["rename"]
 
@@ -135,7 +135,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
 
 
-def test_no_text_of_the_package_contains_a_literal_command() -> None:
+def test_no_text_of_the_package_contains_a_command_as_literal_text() -> None:
     found = [
         f"{name}:{line}"
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -156,6 +156,6 @@ def test_no_text_of_the_package_contains_a_literal_command() -> None:
         ('def f():\n    """See `airflow tx replay`."""', []),
     ],
 )
-def test_the_check_for_commands_in_texts_finds_planted_commands(code: str, found: list[str]) -> None:
+def test_the_search_for_literal_commands_finds_a_command_that_a_test_has_inserted(code: str, found: list[str]) -> None:
     hits = [hit for _, text in texts(ast.parse(code)) for hit in COMMAND.findall(text)]
     assert hits == found

@@ -33,7 +33,7 @@ BEGIN = "Commit refused: the table has"
 END = "Restore it, or repair: airflow tx repair flights --state-lost t"
 
 
-def test_a_shortened_reason_keeps_the_failure_and_the_advice_and_loses_its_middle() -> None:
+def test_a_shortened_reason_loses_its_middle_and_keeps_the_failure_and_the_advice() -> None:
     found = shortened_reason(f"{BEGIN} {' '.join(f'column{number}' for number in range(100))}. {END}", 300)
     assert found.startswith(BEGIN)
     assert found.endswith(END)
@@ -77,20 +77,20 @@ class NotOfThisFile(TxError):
     template = ("Row no. {row} of St. Gallen is refused.", "Take it out, e. g. by hand.")
 
 
-def test_all_parts_of_an_error_template_after_the_first_are_advice() -> None:
+def test_all_sentences_of_an_error_template_after_the_first_are_advice() -> None:
     error = NotOfThisFile(row=7)
     assert error.problem_text == "Row no. 7 of St. Gallen is refused."
     assert str(error.advice) == "Take it out, e. g. by hand."
     assert str(error) == f"{error.problem_text} {error.advice}"
 
 
-def test_the_advice_of_a_foreign_fence_has_every_way_out() -> None:
+def test_the_advice_for_the_fence_of_another_ledger_lists_the_check_and_the_repair() -> None:
     error = FenceForeign(state="t", found="a", expected="b", topology="flights")
     assert str(error.advice).startswith("First check that its connection names the right ZooKeeper")
     assert "airflow tx repair flights --ledger-lost" in str(error.advice)
 
 
-def test_a_text_loses_its_colours_and_control_characters_and_keeps_its_lines() -> None:
+def test_a_text_loses_its_colors_and_control_characters_and_keeps_its_line_breaks() -> None:
     assert without_controls("\x1b[1;31mred\x1b[0m\tand\x00 [x]\nnext\r\u202eline") == "red and  [x]\nnext  line"
 
 
@@ -106,7 +106,7 @@ def _all_of(kind: type[TxError]) -> Iterator[type[TxError]]:
         yield from _all_of(each)
 
 
-def test_only_permanent_refusals_of_rows_and_values_end_a_restatement() -> None:
+def test_only_a_permanent_refusal_of_rows_or_values_ends_a_restatement() -> None:
     assert ChecksFailed.of_values
     kinds = [each for each in _all_of(TxError) if each.__module__.startswith("airflow_tx.")]
     ending = {each for each in kinds if each.for_good and not each.__new__(each).repairable}
@@ -114,10 +114,10 @@ def test_only_permanent_refusals_of_rows_and_values_end_a_restatement() -> None:
 
 
 @pytest.mark.parametrize("kind", [StateBehind, LedgerBehind, RollingForward, StateUnavailable, PortionsLost])
-def test_a_refusal_that_a_repair_ends_never_ends_a_restatement(kind: type[TxError]) -> None:
+def test_a_refusal_that_a_repair_can_resolve_never_ends_a_restatement(kind: type[TxError]) -> None:
     assert kind.__new__(kind).repairable
 
 
 @pytest.mark.parametrize("kind", [TxError, StateError])
-def test_another_failure_ends_a_restatement_once_it_has_come_too_often(kind: type[TxError]) -> None:
+def test_another_failure_ends_a_restatement_after_it_has_happened_too_often(kind: type[TxError]) -> None:
     assert not kind.__new__(kind).repairable

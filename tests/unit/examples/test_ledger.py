@@ -8,7 +8,7 @@ from examples.ledger import batches
 from tests.integration.pipeline import Pipeline
 
 
-def test_the_demo_names_the_files_of_each_open_run() -> None:
+def test_the_demo_lists_the_files_of_each_open_run() -> None:
     pipeline = Pipeline(MemoryStore(), "/root")
     assert batches(pipeline.store, pipeline.paths) == {}
     pipeline.run("r1")

@@ -24,13 +24,13 @@ def changed(sign: str) -> Iterator[str]:
     return (line for file in FILES for line in difference(file) if line.startswith(sign) and line[1:].strip())
 
 
-def test_the_page_shows_the_difference_of_the_two_dags() -> None:
+def test_the_page_shows_the_difference_between_the_two_dags() -> None:
     page = PAGE.read_text()
     for file in FILES:
         assert "```diff\n# {}\n{}\n```".format(file, "\n".join(difference(file))) in page
 
 
-def test_a_dag_is_moved_with_at_most_twelve_new_lines() -> None:
+def test_moving_a_dag_to_transactions_needs_at_most_twelve_new_lines() -> None:
     added = len(list(changed("+")))
     removed = len(list(changed("-")))
     assert added <= MOST

@@ -61,7 +61,7 @@ def told(folder: Path, text: str) -> Told:
         ("all words were counted once", 1),
     ],
 )
-def test_a_verdict_that_counted_nothing_or_too_little_fails(
+def test_a_verdict_fails_if_no_rows_or_too_few_rows_were_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verdict: str, status: int
 ) -> None:
     assert judge(told(tmp_path, verdict)) == status
@@ -69,7 +69,7 @@ def test_a_verdict_that_counted_nothing_or_too_little_fails(
     assert last == ("not exact: 1 differences" if status else verdict)
 
 
-def test_an_example_without_a_file_is_not_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_without_a_file_is_not_reported_as_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = Words(tmp_path, print, Failpoints(tmp_path / "failpoints"))
     assert example.wrong() == []
     assert judge(example) == 1
@@ -88,7 +88,7 @@ def test_the_demo_is_exact_only_if_flights_were_counted_in_transactions(
     assert ("nothing was counted" in told) == (without != "nothing")
 
 
-def test_an_example_begins_without_a_warning() -> None:
+def test_an_example_starts_without_a_warning() -> None:
     (module,) = re.findall(r"python\" -m (\S+)", (ROOT / "script/example").read_text())
     command = [sys.executable, "-m", module, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

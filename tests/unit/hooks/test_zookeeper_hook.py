@@ -24,7 +24,7 @@ def config(**fields: Any) -> ClientConfig:
     return client_config(connection, conn_id="zk", settings=SETTINGS)
 
 
-def test_the_hook_has_the_type_and_name_that_the_provider_declares() -> None:
+def test_the_hook_has_the_type_and_the_name_that_the_provider_declares() -> None:
     (declared,) = get_provider_info()["connection-types"]
     assert declared["connection-type"] == ZooKeeperHook.conn_type
     assert declared["hook-name"] == ZooKeeperHook.hook_name
@@ -42,11 +42,11 @@ def test_the_hook_has_the_type_and_name_that_the_provider_declares() -> None:
         ("2001:db8::2 , fe80::1%eth0", 9, "[2001:db8::2]:9,[fe80::1%eth0]:9"),
     ],
 )
-def test_hosts_without_a_port_get_the_port_of_the_connection(host: str, port: int | None, hosts: str) -> None:
+def test_zookeeper_hosts_without_a_port_use_the_port_of_the_connection(host: str, port: int | None, hosts: str) -> None:
     assert config(host=host, port=port).hosts == hosts
 
 
-def test_login_and_password_become_digest_auth_and_are_never_shown() -> None:
+def test_the_login_and_the_password_become_digest_authentication_and_are_never_shown() -> None:
     found = config(host="h", login="ada", password="s3cret", extra={"key_password": "hidden", "use_tls": True})
     assert (found.login, found.password, found.scheme) == ("ada", "s3cret", None)
     assert not {"s3cret", "hidden"} & set(repr(found).replace("'", " ").split())
@@ -54,7 +54,7 @@ def test_login_and_password_become_digest_auth_and_are_never_shown() -> None:
     assert "hidden" not in repr(found)
 
 
-def test_the_acl_gives_all_rights_to_the_login_alone_or_to_everyone_without_a_login() -> None:
+def test_the_acl_gives_all_rights_only_to_the_login_or_to_everyone_if_there_is_no_login() -> None:
     (own,) = config(host="h", login="ada", password="s3cret").acl
     (by_sasl,) = config(host="h", login="ada", password="s3cret", extra={"auth_scheme": "sasl"}).acl
     (like_kerberos,) = config(host="h", login="ada@HOME", password="s3cret", extra={"auth_scheme": "sasl"}).acl
@@ -75,17 +75,17 @@ def test_the_acl_gives_all_rights_to_the_login_alone_or_to_everyone_without_a_lo
         ({"extra": {"chroot": "/"}}, ""),
     ],
 )
-def test_the_chroot_comes_from_the_schema_or_the_extra(fields: dict[str, Any], chroot: str) -> None:
+def test_the_chroot_is_read_from_the_schema_or_the_extra_of_the_connection(fields: dict[str, Any], chroot: str) -> None:
     assert config(host="h", **fields).chroot == chroot
 
 
-def test_tls_is_set_by_the_extras() -> None:
+def test_tls_is_enabled_by_the_extra_of_the_connection() -> None:
     extra = {"use_tls": True, "ca_file": "ca", "cert_file": "c", "key_file": "k", "key_password": "p", "verify": False}
     assert config(host="h", extra=extra).tls == Tls("ca", "c", "k", "p", False)
     assert config(host="h").tls is None
 
 
-def test_extras_of_a_uri_are_parsed_as_text_and_empty_extras_are_ignored() -> None:
+def test_extras_in_a_uri_are_parsed_as_text_and_empty_extras_are_ignored() -> None:
     assert config(host="h", extra={"use_tls": "TRUE", "verify": "false"}).tls == Tls(verify=False)
     assert config(host="h", extra={"use_tls": None, "chroot": "", "ca_file": None}) == config(host="h")
 
@@ -122,7 +122,7 @@ def test_extras_of_a_uri_are_parsed_as_text_and_empty_extras_are_ignored() -> No
         ({"host": "h", "extra": {"chroot": "/a/../b"}}, "chroot of connection zk"),
     ],
 )
-def test_an_unusable_connection_is_refused_in_one_line(fields: dict[str, Any], said: str) -> None:
+def test_an_unusable_zookeeper_connection_is_refused_with_a_one_line_error(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
         config(**fields)
     assert said in str(error.value)
@@ -130,7 +130,7 @@ def test_an_unusable_connection_is_refused_in_one_line(fields: dict[str, Any], s
     assert "s3cret" not in str(error.value)
 
 
-def test_a_connection_that_does_not_exist_is_refused_with_the_command_that_makes_it(
+def test_a_missing_connection_is_refused_with_the_command_that_creates_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("airflow_tx.hooks.zookeeper.connection_of_airflow", lambda conn_id: None)
@@ -138,7 +138,7 @@ def test_a_connection_that_does_not_exist_is_refused_with_the_command_that_makes
         ZooKeeperHook("nosuch").config()
 
 
-def test_a_connection_uri_that_airflow_cannot_read_is_refused_with_its_json_form(
+def test_a_connection_uri_that_airflow_cannot_read_is_refused_with_the_equivalent_json(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ZK", "zookeeper://ada:s3cret@zk1:2181,zk2:2181/prod")

@@ -30,7 +30,9 @@ def bound(txid: int, name: str) -> MemoryStore:
     return store
 
 
-def test_a_forgotten_transaction_shows_run_and_batch_of_its_valid_journal_entry(journal: JournalArea) -> None:
+def test_a_transaction_beyond_the_history_is_shown_with_the_run_and_batch_of_its_journal_entry(
+    journal: JournalArea,
+) -> None:
     found = forgotten_details(bound(7, journal.write(entry())), PATHS, journal, 7)
     assert found is not None
     assert found.batch is not None
@@ -44,7 +46,7 @@ def test_a_forgotten_transaction_shows_run_and_batch_of_its_valid_journal_entry(
     assert forgotten_details(MemoryStore(), PATHS, journal, 8) is None
 
 
-def test_a_forgotten_restated_transaction_shows_which_restatement_counts(journal: JournalArea) -> None:
+def test_a_restated_transaction_beyond_the_history_is_shown_with_its_newest_restatement(journal: JournalArea) -> None:
     first = journal.write(entry())
     second = journal.write(entry(12, replaces={"txid": 7, "entry": first}))
     store = bound(19, journal.write(entry(19, replaces={"txid": 12, "entry": second})))
@@ -53,7 +55,7 @@ def test_a_forgotten_restated_transaction_shows_which_restatement_counts(journal
     assert [(each.document.restates, each.restated_by) for each in views] == [(None, 19), (7, 19), (12, None)]
 
 
-def test_an_entry_of_a_committer_that_was_outranked_is_never_used(journal: JournalArea) -> None:
+def test_the_journal_entry_of_an_outranked_committer_is_never_used(journal: JournalArea) -> None:
     counts = journal.write(entry(metadata={"files": ["b.csv"]}))
     journal.write(entry())
     found = forgotten_details(bound(7, counts), PATHS, journal, 7)

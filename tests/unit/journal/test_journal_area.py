@@ -53,7 +53,7 @@ def test_journal_rows_can_be_read_unchanged_and_repeatedly(journal: JournalArea,
     assert list(found.rows()) == list(found.rows()) == rows(count)
 
 
-def test_few_rows_are_stored_inside_the_entry_and_many_rows_in_files(journal: JournalArea) -> None:
+def test_few_rows_are_stored_inside_the_journal_entry_and_many_rows_in_files(journal: JournalArea) -> None:
     few = journal.contribution(COLUMNS, rows(INLINE_ROWS), day=DAY)
     many = journal.contribution(COLUMNS, rows(INLINE_ROWS + 1), day=DAY)
     long = journal.contribution(COLUMNS, [{"carrier": "a" * 300_000, "n": 1, "miles": 1}], day=DAY)
@@ -61,7 +61,9 @@ def test_few_rows_are_stored_inside_the_entry_and_many_rows_in_files(journal: Jo
     assert [len(each.files) for each in (many, long)] == [1, 1]
 
 
-def test_staged_files_are_copied_and_outlive_the_sweep_of_staging(area: StagingArea, journal: JournalArea) -> None:
+def test_the_journal_copies_staged_files_and_keeps_them_after_staging_is_cleaned(
+    area: StagingArea, journal: JournalArea
+) -> None:
     parts = staged(area, rows(1500)[:800], rows(1500)[800:])
     name = kept(journal, journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts))
     own = area.of_topology(LIFE)
@@ -75,7 +77,7 @@ def test_staged_files_are_copied_and_outlive_the_sweep_of_staging(area: StagingA
     assert sum(batch.num_rows for batch in batches) == 1500
 
 
-def test_a_copy_on_a_local_disk_is_a_link_and_uses_no_space(local: StagingArea, tmp_path: Path) -> None:
+def test_the_journal_copies_a_file_on_a_local_disk_as_a_hard_link(local: StagingArea, tmp_path: Path) -> None:
     parts = staged(local, rows(1500))
     journal = JournalArea(local, LIFE)
     (file,) = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts).files
@@ -84,7 +86,9 @@ def test_a_copy_on_a_local_disk_is_a_link_and_uses_no_space(local: StagingArea, 
     assert file.size == copied.stat().st_size
 
 
-def test_a_disk_without_links_gets_a_full_copy(local: StagingArea, tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_journal_copies_the_complete_file_to_a_disk_without_hard_links(
+    local: StagingArea, tmp_path: Path, monkeypatch: Any
+) -> None:
     def unsupported(*_: Any) -> None:
         raise PermissionError("no links here")
 
@@ -97,7 +101,7 @@ def test_a_disk_without_links_gets_a_full_copy(local: StagingArea, tmp_path: Pat
     assert not os.path.samefile(copied, tmp_path / LIFE / parts.files[0][0])
 
 
-def test_a_contribution_keeps_the_columns_and_types_it_was_written_with(journal: JournalArea) -> None:
+def test_a_contribution_stores_the_columns_and_types_with_which_it_was_written(journal: JournalArea) -> None:
     found = journal.contribution(COLUMNS, rows(1), day=DAY)
     assert found.keys == {"carrier": "text"}
     assert found.values == {
@@ -123,7 +127,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_value_keeps_its_type(journal: JournalArea, value: Any) -> None:
+def test_a_value_in_the_journal_keeps_its_type(journal: JournalArea, value: Any) -> None:
     given = [{"carrier": "a", "n": value, "miles": None}, {"carrier": "b", "n": None, "miles": value}]
     name = kept(journal, journal.contribution(COLUMNS, given, day=DAY))
     found = list(journal.read(name).contributions["flights"].rows())
@@ -131,7 +135,7 @@ def test_a_value_keeps_its_type(journal: JournalArea, value: Any) -> None:
     assert [type(row["n"]) for row in found] == [type(value), type(None)]
 
 
-def test_values_of_several_types_in_one_column_keep_them(journal: JournalArea) -> None:
+def test_values_of_several_types_in_one_column_keep_their_types_in_the_journal(journal: JournalArea) -> None:
     given = [{"carrier": str(number), "n": value, "miles": 0} for number, value in enumerate(VALUES)]
     name = kept(journal, journal.contribution(COLUMNS, given, day=DAY))
     found = list(journal.read(name).contributions["flights"].rows())
@@ -139,7 +143,7 @@ def test_values_of_several_types_in_one_column_keep_them(journal: JournalArea) -
     assert [type(row["n"]) for row in found] == list(map(type, VALUES))
 
 
-def test_rows_that_the_journal_cannot_keep_do_not_fail_the_commit(journal: JournalArea) -> None:
+def test_rows_that_the_journal_cannot_store_do_not_fail_the_commit(journal: JournalArea) -> None:
     found = journal.contribution(COLUMNS, [{"carrier": "a", "n": {1, 2}, "miles": 0}], day=DAY)
     assert found.refusal == "its rows cannot be kept: a value is a set, which no column can store"
 
@@ -147,14 +151,14 @@ def test_rows_that_the_journal_cannot_keep_do_not_fail_the_commit(journal: Journ
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def test_writing_an_equal_entry_twice_gives_one_entry(journal: JournalArea) -> None:
+def test_two_writes_of_equal_entries_create_one_entry(journal: JournalArea) -> None:
     first = kept(journal, journal.contribution(COLUMNS, rows(2000), day=DAY))
     second = kept(journal, journal.contribution(COLUMNS, rows(2000), day=DAY))
     assert first == second
     assert journal.names() == [first]
 
 
-def test_entries_with_different_content_have_different_names(journal: JournalArea) -> None:
+def test_journal_entries_with_different_content_have_different_names(journal: JournalArea) -> None:
     names = {
         kept(journal, journal.contribution(COLUMNS, rows(count), day=DAY), attempt=attempt)
         for count in (1, 2)
@@ -164,7 +168,7 @@ def test_entries_with_different_content_have_different_names(journal: JournalAre
     assert sorted(names) == sorted(journal.names(7))
 
 
-def test_entries_of_a_transaction_are_found_on_any_day(journal: JournalArea) -> None:
+def test_the_entries_of_a_transaction_are_found_for_any_day(journal: JournalArea) -> None:
     old = journal.write(entry(7, "2013-01-29T00:00:00+00:00"))
     new = journal.write(entry(7, "2013-01-31T00:00:00+00:00"))
     journal.write(entry(77, "2013-01-30T00:00:00+00:00"))
@@ -173,7 +177,7 @@ def test_entries_of_a_transaction_are_found_on_any_day(journal: JournalArea) -> 
     assert journal.names(8) == []
 
 
-def test_each_incarnation_has_its_own_journal(area: StagingArea, journal: JournalArea) -> None:
+def test_each_incarnation_of_a_topology_has_its_own_journal(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
     other = JournalArea(area, "life-2")
     assert other.names() == []
@@ -184,14 +188,14 @@ def test_each_incarnation_has_its_own_journal(area: StagingArea, journal: Journa
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_a_missing_journal_entry_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
+def test_the_error_for_a_missing_journal_entry_shows_its_name(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
     area.files.remove_tree(f"{LIFE}/@journal")
     with pytest.raises(EntryMissing, match=rf"^Entry {name} of the journal cannot be used: \S+{name} is not there\. R"):
         journal.read(name)
 
 
-def test_a_changed_journal_entry_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
+def test_the_error_for_a_changed_journal_entry_shows_its_name(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
     area.files.write(f"{LIFE}/@journal/{name}", entry(attempt=3).content)
     with pytest.raises(EntryDiffers, match=rf"{name} has the sha256 [0-9a-f]{{64}} instead of {name[-64:]}\. Restore"):
@@ -218,12 +222,14 @@ def test_changed_journal_rows_are_refused_before_the_first_row_is_read(
 
 
 @pytest.mark.parametrize("name", ["", "7", "2013-01-31/7-abc", "../../2013-01-31/7-" + 64 * "a"])
-def test_a_malformed_entry_name_is_refused(journal: JournalArea, name: str) -> None:
+def test_a_malformed_name_of_a_journal_entry_is_refused(journal: JournalArea, name: str) -> None:
     with pytest.raises(JournalError, match="it is not the name of an entry"):
         journal.read(name)
 
 
-def test_an_entry_of_a_later_format_is_refused(area: StagingArea, journal: JournalArea, monkeypatch: Any) -> None:
+def test_a_journal_entry_with_a_newer_format_is_refused(
+    area: StagingArea, journal: JournalArea, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("airflow_tx.outputs.journal.ENTRY_FORMAT", 2)
     name = journal.write(entry())
     monkeypatch.undo()
@@ -231,7 +237,7 @@ def test_an_entry_of_a_later_format_is_refused(area: StagingArea, journal: Journ
         journal.read(name)
 
 
-def test_a_full_disk_is_reported_in_one_line_and_leaves_no_entry(
+def test_a_full_disk_is_reported_with_a_one_line_error_and_leaves_no_entry(
     local: StagingArea, tmp_path: Path, monkeypatch: Any
 ) -> None:
     journal = JournalArea(local, LIFE)
@@ -258,14 +264,14 @@ def written_on(journal: JournalArea, *days: str) -> list[str]:
     ]
 
 
-def test_a_sweep_removes_the_days_before_a_day(area: StagingArea, journal: JournalArea) -> None:
+def test_cleaning_the_journal_removes_all_days_before_a_given_day(area: StagingArea, journal: JournalArea) -> None:
     *_, last = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02", "2013-01-01"]
     assert journal.names() == [last]
     assert list(area.files.list(f"{LIFE}/@journal")) == ["2013-01-03"]
 
 
-def test_the_day_of_an_entry_that_is_needed_stays_with_its_rows(journal: JournalArea) -> None:
+def test_cleaning_the_journal_keeps_the_day_of_a_needed_entry_and_its_rows(journal: JournalArea) -> None:
     first, second, _ = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
     assert journal.sweep(dt.date(2013, 1, 3), lambda: [first]) == ["2013-01-02"]
     assert len(list(journal.check(first).contributions["flights"].rows())) == 1500
@@ -273,7 +279,7 @@ def test_the_day_of_an_entry_that_is_needed_stays_with_its_rows(journal: Journal
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-01"]
 
 
-def test_a_sweep_keeps_the_day_of_an_entry_as_long_as_the_day_of_its_restatement(journal: JournalArea) -> None:
+def test_cleaning_the_journal_keeps_an_entry_as_long_as_the_entry_of_its_restatement(journal: JournalArea) -> None:
     first, second, _ = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
     journal.write(entry(8, "2013-01-03T00:00:00+00:00", replaces={"txid": 7, "entry": first}))
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02"]
@@ -282,7 +288,7 @@ def test_a_sweep_keeps_the_day_of_an_entry_as_long_as_the_day_of_its_restatement
     assert journal.sweep(dt.date(2013, 1, 4), list) == ["2013-01-03", "2013-01-01"]
 
 
-def test_a_sweep_asks_for_the_needed_entries_only_if_a_day_is_due(journal: JournalArea) -> None:
+def test_cleaning_the_journal_looks_up_needed_entries_only_if_a_day_is_old_enough(journal: JournalArea) -> None:
     written_on(journal, "2013-01-03")
 
     def asked() -> list[str]:
@@ -291,9 +297,7 @@ def test_a_sweep_asks_for_the_needed_entries_only_if_a_day_is_due(journal: Journ
     assert journal.sweep(dt.date(2013, 1, 3), asked) == []
 
 
-def test_forgetting_a_topology_removes_its_journal_and_no_other_journal(
-    area: StagingArea, journal: JournalArea
-) -> None:
+def test_deleting_a_topology_removes_its_journal_and_no_other_journal(area: StagingArea, journal: JournalArea) -> None:
     other = JournalArea(area, "life-2")
     journal.write(entry())
     other.write(entry())
@@ -301,5 +305,5 @@ def test_forgetting_a_topology_removes_its_journal_and_no_other_journal(
     assert (journal.names(), len(other.names())) == ([], 1)
 
 
-def test_a_refused_contribution_says_why_and_has_no_rows() -> None:
+def test_a_refused_contribution_has_no_rows() -> None:
     assert list(Contribution(refusal="it takes rows as they are").rows()) == []

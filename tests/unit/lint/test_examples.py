@@ -16,10 +16,10 @@ FOLDERS = sorted(Path(airflow.__file__).parent.rglob("example_dags"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
-def test_the_example_dags_of_airflow_have_no_findings(folder: Path) -> None:
+def test_the_linter_has_no_findings_in_the_example_dags_of_airflow(folder: Path) -> None:
     report = findings_of(folder)
     assert [str(each) for each in report.findings] == report.unread == []
 
 
-def test_at_least_fifty_example_dags_are_checked() -> None:
+def test_the_linter_checks_at_least_fifty_example_dags() -> None:
     assert sum(findings_of(folder).plain for folder in FOLDERS) >= 50

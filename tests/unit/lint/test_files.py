@@ -16,7 +16,7 @@ from tests.unit.lint.linted import codes_of, processing
 PLANTED = processing("return uuid.uuid4()", "import uuid")
 
 
-def test_a_missing_file_and_a_folder_without_python_files_are_refused(tmp_path: Path) -> None:
+def test_the_linter_refuses_a_missing_file_and_a_folder_without_python_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         findings_of(tmp_path / "absent.py")
     with pytest.raises(ConfigError, match="no Python file"):
@@ -34,7 +34,7 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("case", UNREAD)
-def test_a_file_that_cannot_be_read_is_named_and_the_others_are_checked(case: str, tmp_path: Path) -> None:
+def test_the_linter_names_a_file_that_it_cannot_read_and_checks_the_other_files(case: str, tmp_path: Path) -> None:
     code, why = UNREAD[case]
     (tmp_path / "planted.py").write_text(PLANTED)
     (tmp_path / "broken.py").write_bytes(code)
@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_checked(case: st
     assert re.search(why, line)
 
 
-def test_a_large_file_is_read_and_a_huge_one_is_refused(tmp_path: Path) -> None:
+def test_the_linter_reads_a_large_file_and_refuses_a_huge_one(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text("def f(a):\n    return a.b(1)\n" * 10_000 + PLANTED)
     (tmp_path / "huge.py").write_text("# " + "x" * 5_000_000)
     report = findings_of(tmp_path)
@@ -53,13 +53,13 @@ def test_a_large_file_is_read_and_a_huge_one_is_refused(tmp_path: Path) -> None:
     assert "5,000,000 bytes" in report.unread[0]
 
 
-def test_a_declared_encoding_is_accepted(tmp_path: Path) -> None:
+def test_the_linter_accepts_a_file_with_a_declared_encoding(tmp_path: Path) -> None:
     file = tmp_path / "latin.py"
     file.write_bytes(b"# -*- coding: latin-1 -*-\nname = '\xe9'\n")
     assert findings_of(file).unread == []
 
 
-def test_links_hidden_folders_and_environments_are_left_out(tmp_path: Path) -> None:
+def test_the_linter_ignores_links_and_hidden_folders_and_virtual_environments(tmp_path: Path) -> None:
     for name in (".git", "__pycache__", "venv"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "planted.py").write_text(PLANTED)
@@ -73,24 +73,24 @@ def test_links_hidden_folders_and_environments_are_left_out(tmp_path: Path) -> N
     assert "circle.py" in findings_of(tmp_path).unread[0]
 
 
-def test_a_folder_without_dags_has_a_summary(tmp_path: Path) -> None:
+def test_the_linter_prints_a_summary_for_a_folder_without_dags(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("a = 1")
     assert findings_of(tmp_path).summary == (
         "Findings: 0. Files: 1, transactions: 0, Spark applications: 0, DAGs without a transaction: 0."
     )
 
 
-def test_a_class_that_is_defined_twice_is_read_in_both_definitions(tmp_path: Path) -> None:
+def test_the_linter_reads_both_definitions_of_a_class_that_is_defined_twice(tmp_path: Path) -> None:
     above = "".join(f"class Job:\n    def {name}(self):\n        pass\n" for name in ("first", "second"))
     assert codes_of(tmp_path, processing("return Job().second()", above)) == []
 
 
-def test_names_that_refer_to_each_other_cause_no_endless_loop(tmp_path: Path) -> None:
+def test_names_that_refer_to_each_other_cause_no_endless_loop_in_the_linter(tmp_path: Path) -> None:
     above = "a = b\nb = a\nc = c.d().e\nclass A(B): pass\nclass B(A): pass\nfrom planted import z\nz = z"
     assert codes_of(tmp_path, processing("a()\nb.run(a)\nc()\nA().run()\nreturn z()", above)) == []
 
 
-def test_a_string_that_looks_like_a_noqa_comment_suppresses_no_finding(tmp_path: Path) -> None:
+def test_a_noqa_comment_inside_a_string_suppresses_no_finding(tmp_path: Path) -> None:
     assert codes_of(tmp_path, processing("return '# noqa: TX105', uuid.uuid4()", "import uuid")) == ["TX105"]
     assert codes_of(tmp_path, processing("return uuid.uuid4()  # noqa: E501, TX105", "import uuid")) == []
     call = "hook.run(\n    'DELETE FROM t'\n)  # noqa: TX101"
@@ -98,7 +98,7 @@ def test_a_string_that_looks_like_a_noqa_comment_suppresses_no_finding(tmp_path:
 
 
 @pytest.mark.parametrize(("code", "status"), [(PLANTED, 1), ("a = 1", 0), ("def (", 2)])
-def test_the_exit_code_tells_findings_from_unusable_files(
+def test_the_exit_code_distinguishes_findings_from_unusable_files(
     code: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.py").write_text(code)
@@ -115,7 +115,7 @@ def test_the_exit_code_tells_findings_from_unusable_files(
 
 
 @pytest.mark.parametrize("made", ["build(name)", "globals().update({name: other.build_dag(name)})"])
-def test_a_file_that_makes_its_dags_in_a_loop_by_another_file_says_that_they_were_not_read(
+def test_the_report_names_a_file_whose_dags_are_created_in_a_loop_by_code_of_another_file(
     tmp_path: Path, made: str
 ) -> None:
     file = tmp_path / "many.py"

@@ -79,11 +79,13 @@ def codes(folder: Path, planted: tuple[str, str], source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_read_of_the_logical_date_is_found_beside_data_intervals_alone(name: str, tmp_path: Path) -> None:
+def test_the_linter_finds_a_read_of_the_logical_date_only_if_the_source_uses_data_intervals(
+    name: str, tmp_path: Path
+) -> None:
     assert set(codes(tmp_path, READS[name], "DataIntervalSource()")) == {"TX113"}
     assert codes(tmp_path, READS[name], "FileSource('x/*.csv')") == []
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_code_that_only_resembles_the_logical_date_has_no_finding(name: str, tmp_path: Path) -> None:
+def test_the_linter_ignores_code_that_only_resembles_a_read_of_the_logical_date(name: str, tmp_path: Path) -> None:
     assert codes(tmp_path, OTHERS[name], "DataIntervalSource()") == []

@@ -66,19 +66,19 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_that_adds_rows_again_in_a_second_run_is_found(line: str, tmp_path: Path) -> None:
+def test_the_linter_finds_a_line_that_adds_rows_again_in_a_second_run(line: str, tmp_path: Path) -> None:
     expected = LINES[line]
     assert codes_of(tmp_path, DAG.format(line=line, tasks="load()")) == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_operator_that_adds_rows_is_found(operator: str, tmp_path: Path) -> None:
+def test_the_linter_finds_an_operator_that_adds_rows(operator: str, tmp_path: Path) -> None:
     (tmp_path / "add.sql").write_text("-- the day\nINSERT INTO t SELECT 1;\n")
     expected = OPERATORS[operator]
     assert codes_of(tmp_path, DAG.format(line="pass", tasks=operator)) == ([expected] if expected else [])
 
 
-def test_a_submitted_application_is_checked(tmp_path: Path) -> None:
+def test_the_linter_checks_a_submitted_spark_application(tmp_path: Path) -> None:
     submit = "SparkSubmitOperator(task_id='a', application=str(HERE / 'app.py'))"
     application = """
 from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_finding_names_the_dag_however_it_is_defined(shape: str, tmp_path: Path) -> None:
+def test_the_finding_names_the_dag_no_matter_how_the_dag_is_defined(shape: str, tmp_path: Path) -> None:
     file = tmp_path / "sales.py"
     python = "from airflow.providers.standard.operators.python import PythonOperator"
     head = f"from airflow.sdk import DAG, dag, task\n{python}\n"
@@ -115,7 +115,7 @@ def test_the_finding_names_the_dag_however_it_is_defined(shape: str, tmp_path: P
     assert "DAG sales counts twice when a run is cleared, because a task adds rows" in str(found)
 
 
-def test_a_dag_whose_helper_opens_a_transaction_is_no_plain_dag(tmp_path: Path) -> None:
+def test_a_dag_whose_helper_function_opens_a_transaction_counts_as_a_dag_with_a_transaction(tmp_path: Path) -> None:
     text = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, FileSource, Transaction

@@ -136,29 +136,33 @@ def codes(folder: Path, text: str) -> list[str]:
     return [each.code for each in report.findings]
 
 
-def test_every_rule_has_a_planted_example() -> None:
+def test_every_rule_of_the_linter_has_an_example_with_the_mistake() -> None:
     assert PLANTED.keys() == RULES.keys()
 
 
 @pytest.mark.parametrize("code", PLANTED)
-def test_a_rule_finds_its_planted_line_and_nothing_in_the_clean_twin(code: str, tmp_path: Path) -> None:
+def test_a_rule_finds_the_mistake_in_its_example_and_nothing_in_the_corrected_example(
+    code: str, tmp_path: Path
+) -> None:
     planted, clean = PLANTED[code]
     assert (codes(tmp_path, planted), codes(tmp_path, clean)) == ([code], [])
 
 
 @pytest.mark.parametrize("table", [TABLE, "SqlTable.from_url('sqlite:///x', table='r')", "DeltaTable('/x')"])
 @pytest.mark.parametrize("order", ["second >> first", "pass"], ids=["before it", "beside it"])
-def test_a_table_that_is_not_last_in_a_commit_phase_is_found(order: str, table: str, tmp_path: Path) -> None:
+def test_the_linter_finds_a_table_that_is_not_written_last_in_a_commit_phase(
+    order: str, table: str, tmp_path: Path
+) -> None:
     assert codes(tmp_path, phase("to_sums", "to_rows", order, table)) == ["TX112"]
 
 
 @pytest.mark.parametrize("order", ["second >> first", "pass"])
-def test_committers_of_only_tables_or_only_states_may_come_in_any_order(order: str, tmp_path: Path) -> None:
+def test_the_linter_accepts_committers_with_only_tables_or_only_states_in_any_order(order: str, tmp_path: Path) -> None:
     assert codes(tmp_path, phase("to_rows", "to_rows", order)) == []
     assert codes(tmp_path, phase("to_sums", "to_sums", order)) == []
 
 
-def test_a_single_committer_of_a_phase_needs_no_order_of_its_updates(tmp_path: Path) -> None:
+def test_the_updates_of_a_single_committer_in_a_phase_may_be_in_any_order(tmp_path: Path) -> None:
     both = "CommitOperator(task_id='a', updates=[to_rows, to_sums])"
     assert codes(tmp_path, PHASE.format(table=TABLE, phase=both)) == []
 
@@ -169,7 +173,7 @@ def test_a_noqa_comment_suppresses_a_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "sarif"])
-def test_findings_are_printed_as_json_and_sarif(form: str, tmp_path: Path) -> None:
+def test_findings_can_be_printed_as_json_and_as_sarif(form: str, tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(PLANTED["TX105"][0])
     data = json.loads(formatted(findings_of(tmp_path), form))
     found = data[0]["code"] if form == "json" else data["runs"][0]["results"][0]["ruleId"]
@@ -179,12 +183,12 @@ def test_findings_are_printed_as_json_and_sarif(form: str, tmp_path: Path) -> No
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_dags_of_the_repository_are_clean() -> None:
+def test_the_linter_has_no_findings_in_the_dags_of_the_repository() -> None:
     found = [each for name in ("dags", "spark_apps", "examples") for each in findings_of(ROOT / name).findings]
     assert [f"{Path(each.file).name} {each.code}" for each in found] == ["daily_sales.py TX201"]
     assert "DAG daily_sales counts twice when a run is cleared, because" in str(found[0])
 
 
-def test_the_page_has_a_section_for_each_rule() -> None:
+def test_the_linter_page_has_a_section_for_each_rule() -> None:
     page = (ROOT / "docs" / "lint.md").read_text()
     assert re.findall(r"^### (TX\d+)$", page, re.MULTILINE) == list(RULES)

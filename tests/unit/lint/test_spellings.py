@@ -137,13 +137,13 @@ CLEAN = {
 
 
 @pytest.mark.parametrize("case", PLANTED)
-def test_a_planted_line_is_found(case: str, tmp_path: Path) -> None:
+def test_the_linter_finds_a_mistake_in_every_spelling(case: str, tmp_path: Path) -> None:
     code, above, line = PLANTED[case]
     assert set(codes_of(tmp_path, processing(line, above))) == {code}
 
 
 @pytest.mark.parametrize("case", CLEAN)
-def test_correct_code_is_left_alone(case: str, tmp_path: Path) -> None:
+def test_the_linter_has_no_finding_in_correct_code(case: str, tmp_path: Path) -> None:
     above, line = CLEAN[case]
     assert codes_of(tmp_path, processing(line, above)) == []
 
@@ -201,7 +201,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("case", BLOCKS)
-def test_a_task_is_found_in_a_block_of_any_shape(case: str, tmp_path: Path) -> None:
+def test_the_linter_finds_a_task_in_any_spelling_of_a_transaction(case: str, tmp_path: Path) -> None:
     decorated, block = BLOCKS[case]
     text = f"{HEAD}{TASK.format(decorated=decorated)}\n{block.replace('@BLOCK ', OPEN)}\n"
     assert codes_of(tmp_path, text) == ["TX102"]
@@ -218,12 +218,12 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_operator_is_checked_by_its_arguments(operator: str, tmp_path: Path) -> None:
+def test_the_linter_checks_an_operator_by_its_arguments(operator: str, tmp_path: Path) -> None:
     text = f"{HEAD}{TASK.format(decorated='')}\n{OPEN}{operator}\n"
     assert codes_of(tmp_path, text) == OPERATORS[operator]
 
 
-def test_tasks_of_a_commit_phase_and_tasks_after_the_block_may_send_messages(tmp_path: Path) -> None:
+def test_tasks_in_a_commit_phase_and_tasks_after_the_transaction_may_send_messages(tmp_path: Path) -> None:
     block = """
 from airflow_tx import commit_phase
 with DAG('a', max_active_runs=8):
@@ -236,7 +236,7 @@ with DAG('a', max_active_runs=8):
     assert codes_of(tmp_path, f"{HEAD}{TASK.format(decorated='@task')}\n{block}") == []
 
 
-def test_functions_of_modules_beside_the_file_are_followed(tmp_path: Path) -> None:
+def test_the_linter_follows_functions_into_modules_next_to_the_file(tmp_path: Path) -> None:
     helper = "from deeper import key\ndef keys(rows):\n    return [key(row) for row in rows]\n"
     deeper = "import uuid\ndef key(row):\n    return uuid.uuid4()\n"
     for above in ("from helper import keys", "import helper\nkeys = helper.keys", "from .helper import keys"):
@@ -244,7 +244,7 @@ def test_functions_of_modules_beside_the_file_are_followed(tmp_path: Path) -> No
         assert codes_of(tmp_path, text, helper=helper, deeper=deeper) == ["TX105"], above
 
 
-def test_the_application_of_an_operator_is_checked(tmp_path: Path) -> None:
+def test_the_linter_checks_the_spark_application_of_an_operator(tmp_path: Path) -> None:
     operator = "SparkBatchOperator(task_id='a', application='app.py')"
     application = """
 from pyspark.sql import functions as F
@@ -277,7 +277,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("lines", PATHS)
-def test_a_task_without_a_path_to_the_committer_is_found(lines: str, tmp_path: Path) -> None:
+def test_the_linter_finds_a_task_without_a_path_to_the_committer(lines: str, tmp_path: Path) -> None:
     body = "\n    ".join(lines.splitlines())
     text = f"""{HEAD}
 from airflow.sdk import TaskGroup, chain
@@ -305,7 +305,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_options_of_the_dag_are_checked(options: str, tmp_path: Path) -> None:
+def test_the_linter_checks_the_options_of_the_dag(options: str, tmp_path: Path) -> None:
     text = f"""{HEAD}
 OPTIONS = {{"max_active_runs": 3}}
 CATCHUP = True
@@ -333,7 +333,7 @@ APPLICATIONS = {
 
 
 @pytest.mark.parametrize("expression", APPLICATIONS)
-def test_an_application_is_checked(expression: str, tmp_path: Path) -> None:
+def test_the_linter_checks_a_spark_application(expression: str, tmp_path: Path) -> None:
     text = f"""
 import uuid
 from pyspark.sql import functions as F

@@ -56,7 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, *, denies: bool) -> tuple[Access, Cou
     return Access(SimpleAuthManagerUser(username="vera", role="viewer")), manager
 
 
-def test_a_person_with_all_rights_on_many_dags_costs_three_requests_to_the_auth_manager(
+def test_the_rights_of_a_user_on_many_dags_need_three_requests_to_the_auth_manager(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     access, manager = asked(monkeypatch, denies=False)
@@ -66,7 +66,9 @@ def test_a_person_with_all_rights_on_many_dags_costs_three_requests_to_the_auth_
     assert manager.requests == 3
 
 
-def test_rights_on_many_dags_at_once_equal_the_rights_on_each_dag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rights_on_many_dags_that_are_queried_together_equal_the_rights_on_each_dag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     access, manager = asked(monkeypatch, denies=True)
     readable = access.readable(DAGS)
     assert set(DAGS) - readable == {UNSEEN, RUNS_UNREAD}
@@ -77,7 +79,7 @@ def test_rights_on_many_dags_at_once_equal_the_rights_on_each_dag(monkeypatch: p
     assert {dag_id for dag_id in DAGS if each.may_act(dag_id)} == access.editable(DAGS)
 
 
-def test_a_person_who_may_not_see_a_dag_has_no_right_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_may_not_see_a_dag_has_no_right_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     access, _ = asked(monkeypatch, denies=True)
     assert (access.may_act("dag000"), access.may_act(UNSEEN)) == (True, False)
     for right in (CREATE_RUNS, PAUSE, SEE_TASKS, SEE_XCOMS, SEE_AUDIT):

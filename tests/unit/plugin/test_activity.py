@@ -49,16 +49,16 @@ def found(*times: tuple[float, float], waits: float = 0) -> list[tuple[float, fl
     ]
 
 
-def test_transactions_that_overlap_are_one_stretch() -> None:
+def test_transactions_that_overlap_are_drawn_as_one_stretch_of_activity() -> None:
     assert found((0, 5), (3, 9), (9, 10), (20, 30), (22, 31)) == [(0, 10), (20, 31)]
     assert found() == []
 
 
-def test_a_time_in_which_transactions_only_wait_belongs_to_no_stretch() -> None:
+def test_a_period_in_which_transactions_only_wait_is_not_part_of_a_stretch_of_activity() -> None:
     assert found((0, 1000), waits=900) == [(0, 99), (999, 1000)]
 
 
-def test_too_many_stretches_are_joined_where_the_gaps_are_smallest() -> None:
+def test_if_there_are_too_many_stretches_of_activity_those_with_the_smallest_gaps_are_joined() -> None:
     many = [(10.0 * each, 10.0 * each + 2 - each / 1000) for each in range(300)]
     joined = found(*many)
     assert len(joined) == MOST_STRETCHES
@@ -67,7 +67,7 @@ def test_too_many_stretches_are_joined_where_the_gaps_are_smallest() -> None:
     assert joined[1:] == many[-MOST_STRETCHES + 1 :]
 
 
-def test_the_times_of_very_old_transactions_are_one_stretch() -> None:
+def test_the_times_of_very_old_transactions_are_drawn_as_one_stretch_of_activity() -> None:
     times = [(100.0 * each, 100.0 * each + 1) for each in range(MOST_LOOKED + 50)]
     assert found(*times)[0] == (0, times[50][1])
 
@@ -76,14 +76,14 @@ def counted(*times: tuple[float, float], now: float) -> Activity:
     return activity(ledger(*times), second(now))
 
 
-def test_the_counts_are_of_all_time_until_now() -> None:
+def test_the_counts_cover_the_time_from_the_first_transaction_until_now() -> None:
     one = counted((0, 5), (3, 9), (58, 61), now=90)
     assert (one.since, one.until, one.step) == (NOON, second(91), 1)
     assert {index: count for index, count in enumerate(one.counts) if count} == {5: 1, 9: 1, 61: 1}
 
 
 @pytest.mark.parametrize("days", [0.001, 1, 30, 400, 4000])
-def test_the_counts_stay_few_and_include_every_transaction_of_a_long_history(days: float) -> None:
+def test_a_long_history_has_a_limited_number_of_counts_that_include_every_transaction(days: float) -> None:
     length = days * 86_400
     one = counted(*((length * each / 300, length * each / 300 + 1) for each in range(300)), now=length)
     assert sum(one.counts) == 300
@@ -98,5 +98,5 @@ def test_a_topology_without_a_transaction_has_no_counts() -> None:
     assert (none.since, none.counts) == (None, [])
 
 
-def test_a_transaction_of_a_clock_that_is_ahead_is_counted() -> None:
+def test_a_transaction_whose_clock_was_ahead_is_counted() -> None:
     assert sum(counted((50, 60), now=0).counts) == 1

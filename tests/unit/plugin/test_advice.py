@@ -84,25 +84,25 @@ def copied(advice: Advice) -> str | None:
         ("Let the source be reached.", None, []),
     ],
 )
-def test_the_commands_of_a_remedy_become_buttons_where_a_button_exists(
+def test_the_commands_of_a_remedy_become_buttons_if_a_button_for_the_action_exists(
     remedy: str, command: str | None, actions: list[Any]
 ) -> None:
     advice = said_advice(snapshot(), remedy_of(remedy, t="flights"), user(), None)
     assert (copied(advice), told(advice)) == (command, actions)
 
 
-def test_a_command_names_the_topology_as_this_airflow_knows_it() -> None:
+def test_a_command_contains_the_address_of_the_topology_in_this_airflow() -> None:
     elsewhere = snapshot("flights@other/root")
     advice = said_advice(elsewhere, REPLAYED, user(), None)
     assert (copied(advice), told(advice)) == ("airflow tx replay flights@other/root 7", [("replay", [7], False)])
 
 
-def test_a_name_with_spaces_is_one_word_of_the_command() -> None:
+def test_a_name_with_spaces_is_one_argument_of_the_command() -> None:
     advice = said_advice(snapshot("a, b", "a, b"), REPLAYED.named("flights", "a, b"), user(), None)
     assert copied(advice) == "airflow tx replay 'a, b' 7"
 
 
-def test_advice_quotes_names_for_a_shell() -> None:
+def test_the_advice_quotes_names_in_a_command_for_a_shell() -> None:
     view = failed()
     advice = transaction_advice(snapshot("-a b", "flights", view), view.transactions[0], user(acts=False))
     assert advice.remedy == "airflow tx replay -- '-a b' 1, or clear its failed task"
@@ -117,19 +117,19 @@ def advice_of(view: TopologyView, *, acts: bool = True) -> Advice:
     return transaction_advice(snapshot(view=view), view.transactions[0], user(acts=acts))
 
 
-def test_a_person_who_may_act_gets_buttons_without_a_repeated_sentence() -> None:
+def test_a_user_who_may_act_gets_buttons_without_a_sentence_that_repeats_them() -> None:
     advice = advice_of(failed())
     assert told(advice) == [("replay", [1], False), ("skip", [1], False)]
     assert (advice.remedy, copied(advice)) == (None, "airflow tx replay flights 1")
 
 
-def test_people_who_may_not_act_get_the_sentence_with_the_command() -> None:
+def test_a_user_who_may_not_act_gets_the_sentence_with_the_command() -> None:
     advice = advice_of(failed(), acts=False)
     assert (told(advice), copied(advice)) == ([], "airflow tx replay flights 1")
     assert advice.remedy == "airflow tx replay flights 1, or clear its failed task"
 
 
-def test_the_remedy_of_a_refusal_stays_a_sentence_beside_the_buttons() -> None:
+def test_the_remedy_of_a_refusal_is_shown_as_a_sentence_next_to_the_buttons() -> None:
     remedy = remedy_of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
     advice = advice_of(with_first(phase=Phase.FAILED, error="It went back.", remedy=remedy))
     assert advice.remedy == f"{remedy}. Then: airflow tx replay flights 1"
@@ -137,12 +137,12 @@ def test_the_remedy_of_a_refusal_stays_a_sentence_beside_the_buttons() -> None:
     assert told(advice) == [("repair", [], False), ("replay", [1], False), ("skip", [1], False)]
 
 
-def test_a_transaction_that_is_under_way_needs_no_advice() -> None:
+def test_a_transaction_that_is_processing_needs_no_advice() -> None:
     advice = advice_of(with_first(phase=Phase.PROCESSING))
     assert advice == Advice(steps=[])
 
 
-def test_a_transaction_that_is_skipped_at_its_turn_is_not_to_be_skipped_again() -> None:
+def test_the_advice_for_a_transaction_with_a_requested_skip_does_not_offer_to_skip_it_again() -> None:
     noted = Deed("ada", "2013-01-01T00:00:00+00:00", "bad")
     assert told(advice_of(failed(skip=noted))) == [("replay", [1], False)]
 
@@ -153,7 +153,7 @@ def bar(task_id: str, minute: int, **changes: Any) -> TaskBar:
     return TaskBar(task_id=task_id, state="failed", start=end, end=end, **fields)
 
 
-def test_the_advice_links_the_log_of_the_task_that_failed_last_and_not_of_a_later_committer() -> None:
+def test_the_advice_links_the_log_of_the_last_failed_task_and_not_of_a_later_committer() -> None:
     tries = [bar("read", 1), bar("count", 2, try_number=3, map_index=4), bar("commit", 3, operator=COMMIT)]
     log = failed_log("a dag", "run/1", tries)
     assert log is not None
@@ -163,13 +163,13 @@ def test_the_advice_links_the_log_of_the_task_that_failed_last_and_not_of_a_late
     assert alone.path == "dags/a/runs/r/tasks/commit?try_number=1"
 
 
-def test_every_action_that_a_command_names_has_a_button() -> None:
+def test_every_action_that_a_command_can_name_has_a_button() -> None:
     named = {"replay", "skip", "readmit", "restate", "accept-loss"}
     assert named <= {each.value for each in ActionName}
 
 
 @pytest.mark.parametrize("option", ["", " --unseen"])
-def test_a_command_with_an_option_that_no_button_has_is_copied_alone(option: str) -> None:
+def test_a_command_with_an_option_that_no_button_supports_can_only_be_copied(option: str) -> None:
     to_do = remedy_of(f"<airflow tx repair {{t}} --state-lost db.t{option}>", t="flights")
     advice = said_advice(snapshot(), to_do, user(), None)
     assert copied(advice) == str(to_do)
@@ -188,7 +188,7 @@ def test_a_command_with_an_option_that_no_button_has_is_copied_alone(option: str
         "accept-check {t} 1 {name} --why TEXT",
     ],
 )
-def test_a_state_or_a_check_may_have_the_name_of_any_word(name: str, command: str) -> None:
+def test_the_name_of_a_state_or_a_check_may_look_like_any_word_of_a_command(name: str, command: str) -> None:
     view = with_first(phase=Phase.PROCESSING)
     known = replace(view, record=replace(view.record, states={name: 1}))
     to_do = remedy_of(f"<airflow tx {command}>", t="flights", name=name)
@@ -196,6 +196,6 @@ def test_a_state_or_a_check_may_have_the_name_of_any_word(name: str, command: st
     assert [name in each.action.names for each in advice.steps if each.action] == [True]
 
 
-def test_a_repair_whose_state_a_person_must_choose_has_no_button() -> None:
+def test_a_repair_that_needs_a_person_to_choose_its_state_has_no_button() -> None:
     advice = said_advice(snapshot(), RollingForward(topology="flights", when="now", states=["a"]).advice, user(), None)
     assert [each.action and each.action.names for each in advice.steps if each.command] == [["a"], None]

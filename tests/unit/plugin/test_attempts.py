@@ -50,7 +50,7 @@ def lines(replayed: Mapping[str, Any] = MappingProxyType({"rows": 7}), **changes
     return attempt_lines("dag", view, attempts, task_bars(TRIES, attempts), VERSIONS, above=above)
 
 
-def test_each_attempt_has_its_own_error_rows_and_versions() -> None:
+def test_each_attempt_shows_its_own_error_and_rows_and_versions() -> None:
     first, second = lines(error="no rights")
     assert (first.attempt, first.outcome, first.why, first.size) == (1, "replayed", "no disk", "7 rows")
     assert (second.attempt, second.why, second.size) == (2, "no rights", "9 rows")
@@ -78,31 +78,31 @@ def test_an_error_is_shown_once_above_the_attempts_or_at_the_first_attempt_with_
     assert said("no disk", "no disk", "a", **failed)[1] == [(False, 1), (False, 1), (False, 3), (True, 4)]
 
 
-def test_the_error_of_the_previous_attempt_is_shown_until_something_fails_again() -> None:
+def test_the_error_of_the_previous_attempt_is_shown_until_another_failure_happens() -> None:
     assert said("no rights") == ("Attempt 1 was replayed: no rights", [(True, 1)])
     assert said() == (None, [])
 
 
-def test_an_error_that_the_waiting_sentence_quotes_is_not_shown_again() -> None:
+def test_an_error_that_the_sentence_about_the_wait_quotes_is_not_shown_again() -> None:
     note = ReplayNote(2, 1, "", "no rights")
     asked = {"replay": note, "request": ""}
     assert said("no rights", **asked) == (None, [(True, 1)])
 
 
-def test_a_batch_is_marked_as_resized_only_if_sizes_of_the_same_kind_differ() -> None:
+def test_a_batch_is_labeled_as_resized_only_if_both_sizes_have_the_same_unit() -> None:
     assert [each.resized for each in lines()] == [False, True]
     assert [each.resized for each in lines({"rows": 9})] == [False, False]
     at_most = {"size": {"rows": 9, "at_most": True}}
     assert [each.resized for each in lines(at_most)] == [False, False]
 
 
-def test_an_attempt_without_counted_rows_shows_the_size_that_its_source_knows() -> None:
+def test_an_attempt_without_counted_rows_shows_the_size_that_its_source_reports() -> None:
     offsets = {"rows": 5, "at_most": True}
     assert [each.size for each in lines({"size": {"files": 1}}, size=offsets)] == ["1 file", "at most 5 rows"]
     assert [each.size for each in lines({}, size=None)] == [None, None]
 
 
-def test_the_tries_of_a_task_are_one_line_for_each_attempt() -> None:
+def test_all_tries_of_a_task_in_one_attempt_are_shown_in_one_line() -> None:
     first, second = lines()
     count, read = first.tasks
     assert (count.task_id, count.states, count.tries, count.seconds) == ("count", {"failed": 1}, 2, 180.0)

@@ -22,11 +22,11 @@ print("FOUND", json.dumps(sorted(sys.modules)))
 """
 
 
-def test_the_stored_api_description_equals_the_generated_one() -> None:
+def test_the_stored_description_of_the_api_equals_the_generated_description() -> None:
     assert OPENAPI.read_text() == openapi_text(), "make it anew: python -m airflow_tx.plugin.api.app"
 
 
-def test_a_component_that_shows_no_page_loads_nothing_of_it() -> None:
+def test_a_component_that_shows_no_page_imports_no_code_of_the_pages() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
     modules = json.loads(done.stdout.split("FOUND ")[1])
     ours = [name for name in modules if name.startswith(("airflow_tx.plugin", "airflow_tx.ledger"))]
@@ -34,7 +34,7 @@ def test_a_component_that_shows_no_page_loads_nothing_of_it() -> None:
     assert "fastapi" not in modules
 
 
-def test_the_pages_share_one_name_with_separate_routes_and_keep_the_path_of_the_base_url(
+def test_the_pages_have_one_name_and_separate_routes_and_keep_the_path_of_the_base_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from airflow_tx.plugin.plugin import react_apps
@@ -47,20 +47,20 @@ def test_the_pages_share_one_name_with_separate_routes_and_keep_the_path_of_the_
     assert all(each["bundle_url"].startswith("/a/flow/tx/board/main.umd.cjs?v=") for each in found)
 
 
-def test_the_plugin_makes_its_apps_once() -> None:
+def test_the_plugin_creates_its_apps_only_once() -> None:
     assert TransactionsPlugin.react_apps is TransactionsPlugin.react_apps
     (app,) = TransactionsPlugin.fastapi_apps
     assert app["url_prefix"] == "/tx"
 
 
-def test_every_operator_of_the_package_has_the_link() -> None:
+def test_every_listed_operator_of_the_package_exists_and_has_the_link_to_its_transaction() -> None:
     for operator in TransactionLink.operators:
         if operator.__name__ not in compat.DECORATED_TASKS:
             found = getattr(import_module(operator.__module__), operator.__name__)
             assert found.__module__ == operator.__module__
 
 
-def test_a_task_inside_a_transaction_has_the_link_and_a_task_outside_has_none() -> None:
+def test_a_task_inside_a_transaction_has_the_link_and_a_task_outside_has_no_link() -> None:
     from airflow.sdk import DAG, task
     from airflow.serialization.serialized_objects import DagSerialization
 

@@ -47,7 +47,7 @@ SPELLED = {
         (TopologyPage, TopologyRecord),
     ],
 )
-def test_a_column_has_the_type_of_its_fact(kind: type[Any], facts: type[Any]) -> None:
+def test_a_column_of_an_answer_has_the_type_of_the_field_that_it_shows(kind: type[Any], facts: type[Any]) -> None:
     known = _types(facts)
     shown = {name: each for name, each in _types(kind).items() if name in known}
     wrong = {name for name, each in shown.items() if not _parts(known[name]) <= _parts(each)}
@@ -75,6 +75,6 @@ def _parts(hint: Any) -> frozenset[Any]:
     return frozenset({(origin or hint, *map(_parts, get_args(hint)))})
 
 
-def test_a_column_value_that_is_given_wins_over_the_fact() -> None:
+def test_a_value_that_is_passed_for_a_column_overrides_the_value_of_the_field() -> None:
     line = answer_of(AuditLine, Person(who="ada", when=None, why="a bug"), what="skip", why="another one")  # type: ignore[arg-type]
     assert [getattr(line, each.name) for each in fields(line)] == ["skip", "ada", None, "another one"]

@@ -56,7 +56,7 @@ def is_alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_process_that_does_not_answer_is_replaced(process: DagProcess, tmp_path: Path) -> None:
+def test_a_dag_process_that_does_not_answer_is_replaced(process: DagProcess, tmp_path: Path) -> None:
     first = process.ask({"what": "found"}, seconds=300)
     with pytest.raises(NotAnsweredThere, match=r"no answer within 0.5 s.*is replaced. Repeat the request"):
         process.ask({"what": "hang", "file": str(tmp_path / "pid")}, seconds=0.5)
@@ -64,7 +64,7 @@ def test_a_process_that_does_not_answer_is_replaced(process: DagProcess, tmp_pat
     eventually(lambda: not is_alive(first), 300, "the first process has ended")
 
 
-def test_a_process_that_is_replaced_still_answers_its_other_questions(process: DagProcess, tmp_path: Path) -> None:
+def test_a_dag_process_that_is_replaced_still_answers_the_earlier_requests(process: DagProcess, tmp_path: Path) -> None:
     first = process.ask({"what": "found"}, seconds=300)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(process.ask, {"what": "later", "file": str(tmp_path / "other")}, seconds=300)
@@ -77,13 +77,13 @@ def test_a_process_that_is_replaced_still_answers_its_other_questions(process: D
     eventually(lambda: not is_alive(first), 300, "the first process has ended")
 
 
-def test_a_question_to_a_process_that_ends_fails_at_once(process: DagProcess) -> None:
+def test_a_request_to_a_dag_process_that_ends_fails_immediately(process: DagProcess) -> None:
     with pytest.raises(NotAnsweredThere, match="has ended. Repeat the request"):
         process.ask({"what": "end"}, seconds=300)
     assert process.ask({"what": "found"}, seconds=300)
 
 
-def test_refusals_and_failures_are_returned_as_answers(process: DagProcess) -> None:
+def test_refusals_and_failures_of_a_dag_process_are_returned_as_answers(process: DagProcess) -> None:
     with pytest.raises(RefusedThere):
         process.ask({"what": "refused"}, seconds=300)
     with pytest.raises(FailedThere) as failed:
@@ -91,7 +91,7 @@ def test_refusals_and_failures_are_returned_as_answers(process: DagProcess) -> N
     assert not isinstance(failed.value, NotAnsweredThere)
 
 
-def test_an_answer_that_comes_too_late_is_a_gateway_timeout_and_not_a_conflict() -> None:
+def test_an_answer_that_comes_too_late_is_reported_as_a_gateway_timeout_and_not_as_a_conflict() -> None:
     handler = make_app().exception_handlers[NotAnsweredThere]
     assert handler(None, NotAnsweredThere(text="it hangs")).status_code == 504  # type: ignore[arg-type, union-attr]
 
@@ -178,7 +178,7 @@ def children() -> set[int]:
     return found
 
 
-def test_a_question_behind_a_dag_file_that_hangs_is_answered_by_another_process(stuck: Stuck) -> None:
+def test_the_next_request_is_answered_by_another_process_while_a_dag_file_hangs(stuck: Stuck) -> None:
     asked, first, _ = stuck.hang("one")
     other, left = stuck.ask()
     assert other != first
@@ -187,7 +187,7 @@ def test_a_question_behind_a_dag_file_that_hangs_is_answered_by_another_process(
     assert stuck.ask()[0] == other
 
 
-def test_a_dag_file_that_hung_is_read_again_once_it_has_changed(stuck: Stuck) -> None:
+def test_a_dag_file_that_hung_is_read_again_after_it_has_changed(stuck: Stuck) -> None:
     stuck.hang("one")
     assert stuck.ask()[1] != {}
     os.utime(stuck.dag_file, ns=(1, 1))
@@ -202,7 +202,7 @@ def test_a_dag_file_that_hung_is_read_again_after_some_time(stuck: Stuck, monkey
     assert stuck.ask()[1] == {}
 
 
-def test_hanging_dag_files_start_no_more_processes_than_the_limit(stuck: Stuck) -> None:
+def test_dag_files_that_hang_start_at_most_the_maximum_number_of_processes(stuck: Stuck) -> None:
     for number in range(MOST_PROCESSES - 1):
         stuck.hang(str(number))
         stuck.ask()
@@ -212,7 +212,7 @@ def test_hanging_dag_files_start_no_more_processes_than_the_limit(stuck: Stuck) 
     assert len(children()) == MOST_PROCESSES
 
 
-def test_a_process_in_which_a_dag_file_hung_ends_with_all_its_child_processes(stuck: Stuck) -> None:
+def test_a_process_whose_dag_file_hangs_is_stopped_with_all_its_child_processes(stuck: Stuck) -> None:
     # Nobody waits for the file: it was read for a lag.
     asked, first, child = stuck.hang("one", answers=True)
     assert asked.result() == 1
@@ -222,14 +222,14 @@ def test_a_process_in_which_a_dag_file_hung_ends_with_all_its_child_processes(st
     assert children() == set()
 
 
-def test_a_slow_dag_file_is_no_longer_left_out_after_it_was_read(stuck: Stuck) -> None:
+def test_a_slow_dag_file_is_no_longer_excluded_after_it_was_read(stuck: Stuck) -> None:
     stuck.hang("one")
     stuck.ask()
     stuck.process.ask({"say": "read"}, seconds=300)
     assert stuck.ask()[1] == {}
 
 
-def test_the_process_learns_when_a_search_is_no_longer_wanted(stuck: Stuck, tmp_path: Path) -> None:
+def test_the_dag_process_is_notified_when_a_search_is_canceled(stuck: Stuck, tmp_path: Path) -> None:
     stuck.hang("one")
     stuck.process.end_search(str(tmp_path / "ended"))
     eventually((tmp_path / "ended").exists, 300, "the process is told")

@@ -39,25 +39,25 @@ def parsed(name: str) -> Any:
     return name
 
 
-def test_a_file_whose_import_hangs_delays_no_question_about_another_file(answered: threading.Event) -> None:
+def test_a_dag_file_whose_import_hangs_does_not_delay_a_request_about_another_file(answered: threading.Event) -> None:
     reader = hanging(answered)
     assert reader.read("other", lambda: parsed("other")) == parsed("other")
 
 
-def test_a_file_whose_import_still_hangs_is_not_imported_again(answered: threading.Event) -> None:
+def test_a_dag_file_whose_import_still_hangs_is_not_imported_again(answered: threading.Event) -> None:
     reader = hanging(answered)
     with pytest.raises(DagNotRead):
         reader.read("slow", lambda: pytest.fail("it is imported a second time"))
 
 
-def test_a_file_is_imported_again_once_its_code_has_ended(answered: threading.Event) -> None:
+def test_a_dag_file_is_imported_again_after_its_code_has_ended(answered: threading.Event) -> None:
     reader = hanging(answered)
     answered.set()
     assert reader._hanging["slow"].wait(LONG)
     assert reader.read("slow", lambda: parsed("again")) == parsed("again")
 
 
-def test_files_are_imported_one_at_a_time() -> None:
+def test_dag_files_are_imported_one_at_a_time() -> None:
     reader = DagReader(LONG)
     turn = threading.Lock()
 
@@ -71,7 +71,7 @@ def test_files_are_imported_one_at_a_time() -> None:
     assert found == ["alone"] * 8
 
 
-def test_an_error_of_a_dag_file_is_raised() -> None:
+def test_the_error_of_a_dag_file_is_raised() -> None:
     def broken() -> Any:
         raise ZeroDivisionError
 
@@ -79,7 +79,7 @@ def test_an_error_of_a_dag_file_is_raised() -> None:
         DagReader(LONG).read("broken", broken)
 
 
-def test_a_question_does_not_wait_for_another_file_that_takes_long(answered: threading.Event) -> None:
+def test_a_request_does_not_wait_for_the_slow_import_of_another_dag_file(answered: threading.Event) -> None:
     told: list[dict[str, Any]] = []
     reader = DagReader(LONG, SOON, told.append)
     with ThreadPoolExecutor(1) as pool:
@@ -94,7 +94,7 @@ def test_a_question_does_not_wait_for_another_file_that_takes_long(answered: thr
     assert reader.read("other", lambda: parsed("other")) == parsed("other")
 
 
-def test_an_action_that_has_begun_waits_for_the_import_of_the_other_file(answered: threading.Event) -> None:
+def test_an_action_that_has_begun_waits_for_the_import_of_the_other_dag_file(answered: threading.Event) -> None:
     reader = DagReader(LONG, SOON)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(reader.read, "slow", lambda: parsed(str(answered.wait())))
@@ -104,14 +104,14 @@ def test_an_action_that_has_begun_waits_for_the_import_of_the_other_file(answere
         assert other.result() == parsed("other")
 
 
-def test_a_file_that_is_left_alone_is_not_imported() -> None:
+def test_a_dag_file_that_is_excluded_is_not_imported() -> None:
     reader = DagReader(LONG)
     reader.left = {"stuck": "it hangs"}
     with pytest.raises(DagLeft, match="it hangs"):
         reader.read("stuck", lambda: pytest.fail("it is imported"))
 
 
-def test_the_file_that_hangs_is_named(
+def test_the_reader_reports_the_path_of_the_dag_file_that_hangs(
     answered: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "stuck.py"

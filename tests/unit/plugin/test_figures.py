@@ -81,7 +81,7 @@ def _figures(*txids: int, span: FigureSpan = SPAN, lags: Sequence[LagPoint] = ()
     return _counted(*(_history(*each) for each in outcomes.items()), span=span, lags=lags)
 
 
-def test_each_period_has_the_transactions_and_rows_committed_in_it() -> None:
+def test_each_period_shows_the_transactions_and_rows_that_were_committed_in_it() -> None:
     found = _figures(1, 2, 3, skipped=2)
     assert [(each.transactions, each.rows) for each in found.points[:5]] == [
         (0, None),
@@ -96,7 +96,7 @@ def test_each_period_has_the_transactions_and_rows_committed_in_it() -> None:
     assert found.known_since is None
 
 
-def test_an_unreadable_open_transaction_is_in_no_figure() -> None:
+def test_an_unreadable_open_transaction_is_not_counted_in_any_figure() -> None:
     found = _counted(_history(1), opened=[_history(2), _history(3)], damaged={3})
     assert found == _counted(_history(1), opened=[_history(2)])
 
@@ -104,7 +104,7 @@ def test_an_unreadable_open_transaction_is_in_no_figure() -> None:
 @pytest.mark.parametrize(
     ("seconds", "step"), [(60, 2), (600, 15), (3_600, 120), (21_600, 600), (86_400, 3_600), (2_592_000, 86_400)]
 )
-def test_a_period_is_of_a_round_length_and_begins_at_a_round_time(seconds: int, step: int) -> None:
+def test_a_period_has_a_round_length_and_starts_at_a_round_time(seconds: int, step: int) -> None:
     end = NOON + timedelta(minutes=7, seconds=31)
     span = FigureSpan.between(end - timedelta(seconds=seconds), end)
     assert span.step == timedelta(seconds=step)
@@ -113,7 +113,7 @@ def test_a_period_is_of_a_round_length_and_begins_at_a_round_time(seconds: int, 
     assert span.starts[-1] < end <= span.starts[-1] + span.step
 
 
-def test_the_age_of_a_period_is_that_of_the_oldest_open_transaction() -> None:
+def test_the_age_in_a_period_is_the_age_of_its_oldest_open_transaction() -> None:
     opened = _history(9, created=(NOON + 4.5 * MINUTE).isoformat())
     found = _counted(_history(2, created=(NOON + 0.5 * MINUTE).isoformat()), opened=[opened])
     ages = [each.age for each in found.points[:7]]
@@ -121,12 +121,12 @@ def test_the_age_of_a_period_is_that_of_the_oldest_open_transaction() -> None:
     assert found.total.age == 35.5 * 60
 
 
-def test_an_age_is_never_negative_if_clocks_differ() -> None:
+def test_an_age_is_never_negative_even_if_clocks_differ() -> None:
     begun = NOON + timedelta(seconds=61)
     assert _counted(_history(1, created=begun.isoformat())).total.age == 0.0
 
 
-def test_a_transaction_that_ended_after_the_span_counts_as_open_in_it() -> None:
+def test_a_transaction_that_ended_after_the_time_span_counts_as_open_in_the_span() -> None:
     span = FigureSpan.between(NOON, NOON + 2 * MINUTE)
     later = [_history(txid, created=(NOON + txid * 0.1 * MINUTE).isoformat()) for txid in (5, 6, 30)]
     found = _counted(*later, span=span)
@@ -134,7 +134,7 @@ def test_a_transaction_that_ended_after_the_span_counts_as_open_in_it() -> None:
     assert found.total.transactions == 0
 
 
-def test_a_replay_counts_in_the_period_it_began_in_even_for_an_open_transaction() -> None:
+def test_a_replay_counts_in_the_period_in_which_it_began_even_for_an_open_transaction() -> None:
     replayed = _replayed(3, NOON + MINUTE, NOON + 2 * MINUTE)
     opened = _replayed(5, NOON + 2 * MINUTE, created=NOON.isoformat())
     found = _counted(replayed, opened=[opened])
@@ -142,19 +142,19 @@ def test_a_replay_counts_in_the_period_it_began_in_even_for_an_open_transaction(
     assert (found.total.replays, found.untimed_replays) == (3, 0)
 
 
-def test_replays_whose_time_the_ledger_has_forgotten_are_counted_apart() -> None:
+def test_replays_whose_time_is_no_longer_in_the_ledger_are_counted_separately() -> None:
     found = _counted(_replayed(3, NOON + MINUTE, attempts=25))
     assert (found.total.replays, found.untimed_replays) == (1, 23)
 
 
-def test_failures_and_skips_count_in_the_period_their_transaction_ended_in() -> None:
+def test_failures_and_skips_count_in_the_period_in_which_their_transaction_ended() -> None:
     skipped = _history(3, Outcome.SKIPPED, failures=1)
     found = _counted(_history(2, failures=2), skipped, _history(4, Outcome.READMITTED))
     assert [(each.failures, each.skipped) for each in found.points[1:5]] == [(0, 0), (2, 0), (1, 1), (0, 1)]
     assert (found.total.failures, found.total.skipped) == (3, 2)
 
 
-def test_rejected_rows_and_warnings_count_in_the_period_of_the_commit() -> None:
+def test_rejected_rows_and_warnings_count_in_the_period_of_their_commit() -> None:
     tasks = {"count": TaskRows(1, 9, {"tx_rejected": 2, "tx_malformed": 1, "good": 6})}
     warned = {"few": CheckNote(False, "3", severity="warn"), "many": CheckNote(True)}
     failed = {"few": CheckNote(False, "3", accepted=Deed("ada", NOON.isoformat(), "ok"))}
@@ -167,20 +167,20 @@ def test_rejected_rows_and_warnings_count_in_the_period_of_the_commit() -> None:
     assert (found.total.rejected, found.total.warnings) == (3, 1)
 
 
-def test_figures_say_beyond_which_limits_the_topology_is_late() -> None:
+def test_the_figures_include_the_limits_beyond_which_the_topology_is_late() -> None:
     found = _counted(_history(1), limits=AlarmLimits(late_after=3600.0, max_lag=5))
     assert (found.late_after, found.max_lag) == (3600.0, 5)
 
 
 @pytest.mark.parametrize(("values", "p50", "p95"), [([7.0], 7, 7), ([3.0, 1.0, 2.0], 2, 3), ([*range(1, 101)], 50, 95)])
-def test_percentiles_of_a_spread_are_measured_values(values: list[float], p50: float, p95: float) -> None:
+def test_the_percentiles_of_a_distribution_are_measured_values(values: list[float], p50: float, p95: float) -> None:
     found = spread(values)
     assert found is not None
     assert (found.p50, found.p95) == (p50, p95)
     assert spread([]) is None
 
 
-def test_figures_name_the_time_since_when_the_history_is_complete() -> None:
+def test_the_figures_include_the_time_from_which_the_history_is_complete() -> None:
     assert _figures(7, 8, 9).known_since == NOON + timedelta(minutes=7)
     later = FigureSpan.between(NOON + 8 * MINUTE, SPAN.until)
     assert _figures(7, 8, 9, span=later).known_since is None
@@ -189,14 +189,14 @@ def test_figures_name_the_time_since_when_the_history_is_complete() -> None:
     assert _figures(7, 8, 9, span=before).known_since == NOON + timedelta(minutes=7)
 
 
-def test_figures_of_too_many_transactions_count_the_newest_and_name_the_first_time() -> None:
+def test_figures_of_too_many_transactions_cover_the_newest_and_name_the_first_covered_time() -> None:
     span = FigureSpan.between(NOON, NOON + timedelta(days=2))
     found = _figures(*range(1, MOST_COUNTED + 101), span=span)
     assert found.total.transactions == MOST_COUNTED
     assert found.known_since == NOON + timedelta(minutes=101)
 
 
-def test_a_period_has_the_last_lag_that_was_seen_in_it() -> None:
+def test_a_period_shows_the_last_lag_that_was_measured_in_it() -> None:
     seen = [LagPoint(at=NOON + minute * MINUTE, value=value) for minute, value in ((-1, 9), (0, 8), (0.5, 7), (2, 6))]
     found = _figures(1, lags=seen)
     assert [each.lag for each in found.points[:4]] == [7, None, 6, None]
@@ -206,7 +206,7 @@ def test_a_period_has_the_last_lag_that_was_seen_in_it() -> None:
 
 @pytest.mark.parametrize("since", [None, datetime.min, datetime.max, NOON.replace(tzinfo=None)])
 @pytest.mark.parametrize("until", [None, datetime.min, datetime.max, NOON.replace(tzinfo=None)])
-def test_a_span_is_never_backwards_and_at_most_a_period_wider_than_ten_years(
+def test_a_span_ends_after_its_start_and_is_at_most_ten_years_and_one_period_long(
     since: datetime | None, until: datetime | None
 ) -> None:
     start, end = (None if each is None else each.replace(tzinfo=timezone.utc) for each in (since, until))

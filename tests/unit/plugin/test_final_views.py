@@ -22,26 +22,26 @@ def view(txid: int, outcome: Outcome = Outcome.COMMITTED) -> TransactionView:
     return view_final(history, None)
 
 
-def test_the_first_noted_transactions_of_a_topology_are_forgotten_except_for_their_end_times() -> None:
+def test_only_the_end_times_of_the_oldest_final_transactions_stay_in_the_cache() -> None:
     known = FinalViews(map(view, range(1, 6)), most=3)
     assert [known.get(txid) is not None for txid in range(1, 6)] == [False, False, True, True, True]
     assert all(known.ended(txid) is not None for txid in range(1, 6))
 
 
-def test_a_skipped_transaction_is_not_remembered_since_it_may_come_back() -> None:
+def test_a_skipped_transaction_is_not_cached_because_it_may_be_readmitted() -> None:
     known = FinalViews([view(1, Outcome.SKIPPED)])
     assert known.get(1) is None
     assert known.is_skipped(1)
 
 
-def test_transactions_that_the_ledger_has_forgotten_are_forgotten() -> None:
+def test_transactions_that_are_no_longer_in_the_ledger_are_removed_from_the_cache() -> None:
     known = FinalViews([view(1), view(2), view(3, Outcome.SKIPPED)])
     known.keep_only({2})
     assert (known.get(1), known.ended(1), known.ended(3), known.is_skipped(3)) == (None, None, None, False)
     assert known.get(2) is not None
 
 
-def test_the_topology_that_was_viewed_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_removes_the_topology_that_was_viewed_the_longest_time_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "MOST_OF_ALL", 5)
     views = RememberedViews()
     record: Any = type("Record", (), {"incarnation": "a", "generation": 1})

@@ -71,7 +71,7 @@ def counts(line: JobLine) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def test_restatements_of_one_person_and_reason_are_one_job(pipeline: Pipeline, airflow: Airflow) -> None:
+def test_restatements_by_one_person_for_one_reason_are_one_job(pipeline: Pipeline, airflow: Airflow) -> None:
     wanted(pipeline, 1, 2, 3, 4, 5)
     pipeline.run("r1")
     fail(pipeline, pipeline.begin("r2"))
@@ -82,7 +82,7 @@ def test_restatements_of_one_person_and_reason_are_one_job(pipeline: Pipeline, a
     assert (line.who, line.why, line.failed_txids, line.waiting_txids) == ("ada", "a bug", [7], [5])
 
 
-def test_a_request_whose_run_failed_after_the_request_counts_as_failed(pipeline: Pipeline, airflow: Airflow) -> None:
+def test_a_request_counts_as_failed_if_its_run_failed_after_the_request(pipeline: Pipeline, airflow: Airflow) -> None:
     wanted(pipeline, 1, 2)
     # The run of 2 had failed before: a task after its commit.
     airflow.ends = {"r1": ("failed", NOW), "r2": ("failed", NOW - timedelta(days=1))}
@@ -90,7 +90,7 @@ def test_a_request_whose_run_failed_after_the_request_counts_as_failed(pipeline:
     assert (counts(line), line.failed_txids) == ({"failed": 1, "waiting": 1}, [])
 
 
-def test_a_skipped_restatement_counts_as_left_out_until_it_is_requested_again(pipeline: Pipeline) -> None:
+def test_a_skipped_restatement_counts_as_omitted_until_it_is_requested_again(pipeline: Pipeline) -> None:
     wanted(pipeline, 1, 2)
     pipeline.begin("r1")
     pipeline.skip(6)
@@ -100,7 +100,9 @@ def test_a_skipped_restatement_counts_as_left_out_until_it_is_requested_again(pi
 
 
 @pytest.mark.parametrize("other", [{"who": "bob"}, {"why": "another bug"}])
-def test_restatements_of_another_person_or_reason_are_another_job(pipeline: Pipeline, other: dict[str, str]) -> None:
+def test_restatements_by_another_person_or_for_another_reason_are_another_job(
+    pipeline: Pipeline, other: dict[str, str]
+) -> None:
     wanted(pipeline, 1, 2)
     wanted(pipeline, 3, 4, **other)
     assert [line.total for line in lines(pipeline)] == [2, 2]
@@ -111,7 +113,7 @@ def test_a_single_restatement_is_not_shown_as_a_job(pipeline: Pipeline) -> None:
     assert lines(pipeline) == []
 
 
-def test_a_job_is_shown_for_a_day_after_its_end(pipeline: Pipeline) -> None:
+def test_a_finished_job_is_shown_for_one_day(pipeline: Pipeline) -> None:
     wanted(pipeline, 1, 2)
     for run in ("r1", "r2"):
         pipeline.run(run)
@@ -119,14 +121,14 @@ def test_a_job_is_shown_for_a_day_after_its_end(pipeline: Pipeline) -> None:
     assert lines(pipeline, NOW + timedelta(days=1)) == []
 
 
-def test_a_failed_job_is_shown_until_a_person_has_handled_it(pipeline: Pipeline) -> None:
+def test_a_failed_job_is_shown_until_a_person_has_resolved_it(pipeline: Pipeline) -> None:
     wanted(pipeline, 1, 2)
     for run in ("r1", "r2"):
         fail(pipeline, pipeline.begin(run))
     assert counts(lines(pipeline, NOW + timedelta(days=9))[0]) == {"failed": 2}
 
 
-def test_the_jobs_of_a_ledger_without_restatements_cost_one_read(pipeline: Pipeline) -> None:
+def test_the_jobs_of_a_ledger_without_restatements_need_one_read_of_the_ledger(pipeline: Pipeline) -> None:
     found = snapshot(pipeline)
     reads: list[str] = []
 
@@ -148,7 +150,7 @@ def backfill(**changed: Any) -> Backfill:
     return Backfill(**{**days, **whole, **changed})
 
 
-def test_a_backfill_counts_its_runs_and_names_transactions_to_replay(pipeline: Pipeline, airflow: Airflow) -> None:
+def test_a_backfill_counts_its_runs_and_names_the_transactions_to_replay(pipeline: Pipeline, airflow: Airflow) -> None:
     fail(pipeline, pipeline.begin("late"))
     # r5 has failed after the commit of its transaction; "none" has none.
     failed = tuple(FailedRun(run_id, None) for run_id in ("late", "r5", "none"))
@@ -161,7 +163,7 @@ def test_a_backfill_counts_its_runs_and_names_transactions_to_replay(pipeline: P
     )
 
 
-def test_runs_of_the_backfill_command_are_a_job_and_a_backfill_without_runs_is_none(
+def test_the_runs_of_the_backfill_command_are_a_job_and_a_backfill_without_runs_is_not_a_job(
     pipeline: Pipeline, airflow: Airflow
 ) -> None:
     airflow.backfills = [backfill(states={"success": 1}, is_airflow_own=False), backfill()]
@@ -171,6 +173,6 @@ def test_runs_of_the_backfill_command_are_a_job_and_a_backfill_without_runs_is_n
 @pytest.mark.parametrize(
     ("run", "dated"), [("r6", False), ("interval:2026-01-01T00:00:00+00:00/2026-01-02T00:00:00+00:00", True)]
 )
-def test_a_topology_is_dated_if_its_runs_have_intervals(pipeline: Pipeline, run: str, dated: bool) -> None:
+def test_a_topology_has_dates_if_its_runs_have_intervals(pipeline: Pipeline, run: str, dated: bool) -> None:
     pipeline.run(run)
     assert jobs_of(snapshot(pipeline), NOW).dated is dated

@@ -22,7 +22,7 @@ def _snapshot(incarnation: str) -> Any:
     return SimpleNamespace(name="flights", record=record, paths=paths, as_asked=asked)
 
 
-def test_a_topology_that_began_again_has_no_lags_of_the_former_topology() -> None:
+def test_a_topology_that_was_created_again_does_not_show_the_lags_of_the_former_one() -> None:
     board = LagBoard(_Process())  # type: ignore[arg-type]
     board._ask([_snapshot("before")])
     assert [each.value for each in board.seen(_snapshot("before"))] == [7]

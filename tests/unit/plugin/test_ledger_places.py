@@ -23,7 +23,7 @@ OTHER = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
         ({"one": (True, OTHER)}, None),
     ],
 )
-def test_a_topology_belongs_to_the_only_dag_that_begins_its_transactions(
+def test_a_topology_belongs_to_the_only_dag_whose_runs_begin_its_transactions(
     tasks: dict[str, tuple[bool, LedgerPlace]], owner: str | None
 ) -> None:
     """Two DAGs may claim a name, and a viewer of one may not see what belongs to the other."""

@@ -72,7 +72,7 @@ def _with_first(found: TopologySnapshot, **changes: Any) -> TopologySnapshot:
     return replace(found, view=replace(found.view, allocated=1, transactions=(shown,)))
 
 
-def test_a_failed_topology_is_first_however_many_others_there_are() -> None:
+def test_a_failed_topology_is_listed_first_no_matter_how_many_others_there_are() -> None:
     fine = [snapshot(f"a{number:03}") for number in range(3 * MOST_LINES)]
     selection = OverviewPart(limit=MOST_LINES).select([*fine, failed("z")])
     assert selection.total == len(fine) + 1
@@ -98,12 +98,14 @@ def test_every_topology_is_on_exactly_one_page() -> None:
     ("text", "names"),
     [("ord", ["orders"]), ("ORD", ["orders"]), ("dag_of_fl", ["flights"]), (" broke", ["flights"]), ("nothing", [])],
 )
-def test_a_text_is_found_in_the_name_the_dag_and_the_sentence(text: str, names: list[str]) -> None:
+def test_the_filter_text_is_searched_in_the_name_and_the_dag_and_the_sentence_of_a_topology(
+    text: str, names: list[str]
+) -> None:
     found = OverviewPart(text=text).select([snapshot("orders"), failed("flights")])
     assert [each.name for each in found.some] == names
 
 
-def test_the_counts_cover_every_state_that_matches_the_text_and_not_only_the_selected_state() -> None:
+def test_the_counts_cover_all_topologies_that_match_the_text_and_not_only_the_selected_status() -> None:
     some = [failed("f1"), failed("f2"), snapshot("f3"), blocked("other")]
     part = OverviewPart(states=frozenset({HealthCode.FAILED}), text="f", limit=1)
     found = part.select([each for each in some if each.name != "other"])
@@ -120,12 +122,12 @@ def causes(*errors: str, remedy: str | None = None) -> list[tuple[int, str]]:
     return [(len(each.of), each.sentence) for each in shared_causes(some)]
 
 
-def test_topologies_with_the_same_error_are_grouped_despite_different_names_and_numbers() -> None:
+def test_topologies_with_the_same_error_are_grouped_although_their_names_and_numbers_differ() -> None:
     found = causes(*(f"ValueError: row {n} of '{n}.csv' in /data/{n} has no price" for n in range(12)))
     assert found == [(12, "ValueError: row … of … in … has no price")]
 
 
-def test_a_name_that_all_grouped_errors_share_is_shown() -> None:
+def test_a_name_that_occurs_in_all_grouped_errors_is_shown() -> None:
     found = causes(*(f"KeyError: 'price' in row {number}" for number in range(3)))
     assert found == [(3, "KeyError: 'price' in row …")]
 
@@ -134,12 +136,12 @@ def test_a_name_that_all_grouped_errors_share_is_shown() -> None:
     "others",
     ["TypeError: no price", "ValueError: no amount", "shop.ValueError: no price"],
 )
-def test_errors_of_another_class_or_wording_are_another_cause(others: str) -> None:
+def test_errors_of_another_class_or_with_other_words_form_another_group(others: str) -> None:
     found = causes(*["ValueError: no price"] * 3, *[others] * 3)
     assert [count for count, _ in found] == [3, 3]
 
 
-def test_a_refusal_about_another_state_or_connection_is_another_cause() -> None:
+def test_refusals_that_name_another_state_or_connection_form_another_group() -> None:
     texts = [f"State 'shop_{number % 2}' (db{number % 2}:5432) cannot be reached." for number in range(6)]
     assert causes(*texts, remedy="Start it.") == [
         (3, "State 'shop_0' (db0:5432) cannot be reached."),
@@ -159,7 +161,7 @@ def test_errors_that_quote_the_name_of_their_topology_are_grouped() -> None:
     assert [each.sentence for each in shared_causes(some)] == ["no rows in …"]
 
 
-def test_fewer_than_three_topologies_or_topologies_that_only_wait_are_not_grouped() -> None:
+def test_topologies_are_not_grouped_if_they_are_fewer_than_three_or_only_wait() -> None:
     assert causes("it broke", "it broke") == []
     assert shared_causes([snapshot(f"t{number}") for number in range(5)]) == []
 
@@ -169,7 +171,7 @@ def test_refusals_that_begin_with_the_name_of_their_topology_are_grouped() -> No
     assert [each.sentence for each in shared_causes(some)] == ["…: its fence is gone."]
 
 
-def test_blocked_topologies_are_grouped_apart_from_failed_ones() -> None:
+def test_blocked_topologies_are_grouped_separately_from_failed_ones() -> None:
     some = [*(failed(f"f{number}") for number in range(3)), *(blocked(f"b{number}") for number in range(4))]
     assert {each.code: len(each.of) for each in shared_causes(some)} == {HealthCode.FAILED: 3, HealthCode.BLOCKED: 4}
 
@@ -179,7 +181,7 @@ def test_topologies_that_cannot_be_read_for_the_same_reason_are_grouped() -> Non
     assert (found.code, found.sentence) == (HealthCode.UNREADABLE, "its record is broken")
 
 
-def test_a_cause_is_one_line_at_the_place_of_its_first_topology() -> None:
+def test_a_group_of_topologies_is_one_line_at_the_position_of_its_first_topology() -> None:
     some = [unreadable("a"), failed("b", "no disk"), *(failed(f"c{number}") for number in range(9)), snapshot("d")]
     found = OverviewPart(grouped=True, limit=3).select(some)
     lines = [each.name if isinstance(each, TopologySnapshot) else len(each.of) for each in found.lines]
@@ -187,7 +189,7 @@ def test_a_cause_is_one_line_at_the_place_of_its_first_topology() -> None:
     assert (found.total, found.total_lines, found.counts[HealthCode.FAILED]) == (12, 4, 10)
 
 
-def test_a_cause_keeps_its_key_while_its_topologies_change() -> None:
+def test_a_group_keeps_its_key_while_its_topologies_change() -> None:
     some = [failed(f"t{number}", f"row {number} of '{number}.csv'") for number in range(5)]
     (cause,) = shared_causes(some)
     (later,) = shared_causes([*some[2:], failed("t9", "row 9 of '9.csv'")])
@@ -197,7 +199,7 @@ def test_a_cause_keeps_its_key_while_its_topologies_change() -> None:
     assert OverviewPart(cause="unknown").select(some).some == []
 
 
-def test_errors_that_a_viewer_may_not_read_are_neither_shown_nor_distinguished() -> None:
+def test_errors_that_a_viewer_may_not_read_are_not_shown_and_do_not_separate_groups() -> None:
     hidden = [failed(f"t{number}", f"secret {'ab'[number % 2]}").without_errors() for number in range(6)]
     assert [(len(each.of), each.sentence) for each in shared_causes(hidden)] == [(6, "the log of its task says why")]
 
@@ -212,7 +214,7 @@ class CountedFinals(FinalViews):
         return super().ended(txid)
 
 
-def test_viewers_share_the_commits_of_each_hour_while_a_topology_does_not_change() -> None:
+def test_viewers_share_the_hourly_commit_counts_while_a_topology_does_not_change() -> None:
     finals = CountedFinals([committed(txid, _NOW - timedelta(hours=5 - txid)) for txid in range(1, 6)])
     shown = replace(snapshot("orders"), final=(1, 2, 3, 4, 5), finals=finals)
     first = shown.commits_per_hour(_NOW)
@@ -222,7 +224,7 @@ def test_viewers_share_the_commits_of_each_hour_while_a_topology_does_not_change
     assert shown.commits_per_hour(_NOW + timedelta(hours=1)) == [*first[1:], 0]
 
 
-def test_a_snapshot_is_reused_if_no_run_of_its_topology_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_snapshot_is_used_again_if_no_run_of_its_topology_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "run_ends", lambda runs: {("dag_of_killed", "r1"): "failed"})
     fine, killed = (_with_first(snapshot(name), phase=Phase.PROCESSING) for name in ("fine", "killed"))
     assert fine.view is not None

@@ -56,7 +56,7 @@ print("FOUND", sorted(found.dags), found.import_errors)
         ("4.0.dev0", False, "tested with Airflow 3.2 and 3.3, and this is Airflow 4.0.dev0."),
     ],
 )
-def test_a_component_logs_in_one_line_what_its_airflow_version_lacks(
+def test_a_component_logs_in_one_line_the_features_that_its_airflow_version_lacks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, is_3_2: bool, said: str | None
 ) -> None:
     monkeypatch.setattr("airflow.__version__", version)
@@ -70,7 +70,7 @@ def test_a_component_logs_in_one_line_what_its_airflow_version_lacks(
 
 @pytest.mark.lead
 @pytest.mark.worth("what a scheduler imports ahead makes every task of every DAG cheap, or the scheduler slow")
-def test_a_starting_component_imports_what_a_task_needs_and_nothing_heavy_and_starts_no_thread() -> None:
+def test_a_starting_component_imports_only_light_modules_for_tasks_and_starts_no_thread() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
     modules, threads = json.loads(done.stdout.split("FOUND ")[1])
     needed = {
@@ -106,7 +106,7 @@ print("FOUND", json.dumps([sorted({*sys.modules} - before), threading.active_cou
 
 @pytest.mark.lead
 @pytest.mark.parametrize("application", ["airflow", "another"])
-def test_a_celery_worker_of_airflow_imports_what_a_task_needs_and_other_workers_import_nothing(
+def test_a_celery_worker_of_airflow_imports_the_task_modules_and_other_workers_import_none(
     application: str, tmp_path: Path
 ) -> None:
     (tmp_path / "celery").mkdir()
@@ -126,7 +126,7 @@ def test_a_celery_worker_of_airflow_imports_what_a_task_needs_and_other_workers_
     assert threads == 0
 
 
-def test_celery_finds_the_module_by_its_entry_point() -> None:
+def test_celery_finds_the_preload_module_by_its_entry_point() -> None:
     project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     section = project.split('[project.entry-points."celery.commands"]\n')[1].splitlines()
     assert section[0] == 'airflow_tx = "airflow_tx.plugin.celery_worker:celery_command"'
@@ -161,7 +161,7 @@ def test_an_empty_preload_option_imports_nothing(imported: Imported, monkeypatch
 
 
 @pytest.mark.parametrize("command", ["api-server", "celery", "dags", "tasks"])
-def test_a_process_that_forks_no_tasks_imports_nothing(
+def test_a_process_that_does_not_fork_tasks_imports_nothing(
     command: str, imported: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["airflow", command])
@@ -177,7 +177,7 @@ def test_a_worker_that_a_scheduler_has_spawned_imports_nothing(
     assert imported.names == []
 
 
-def test_a_dag_whose_sensor_ends_from_its_trigger_is_parsed_beside_the_provider(dags: Path) -> None:
+def test_a_dag_with_a_sensor_that_ends_in_its_trigger_can_be_parsed_with_the_provider(dags: Path) -> None:
     (dags / "plain.py").write_text(ENDS_FROM_TRIGGER)
     env = {**os.environ, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}  # there is a listener among them
     done = subprocess.run([sys.executable, "-c", PARSED], env=env, capture_output=True, text=True, check=True)
@@ -194,7 +194,7 @@ def test_a_dag_whose_sensor_ends_from_its_trigger_is_parsed_beside_the_provider(
         (CLIENT, False, True),
     ],
 )
-def test_the_spark_connect_client_is_imported_where_it_is_used_or_the_option_names_it(
+def test_the_spark_connect_client_is_imported_if_it_is_used_or_if_the_option_names_it(
     names: str | None, used: bool, client: bool, imported: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if names is not None:
@@ -204,7 +204,7 @@ def test_the_spark_connect_client_is_imported_where_it_is_used_or_the_option_nam
     assert ("airflow_tx.transaction.commit.committer" in imported.names) is (names != CLIENT)
 
 
-def test_a_scheduler_is_not_asked_for_the_client_where_the_option_does_not_say_auto(
+def test_a_scheduler_does_not_search_for_uses_of_the_client_unless_the_option_is_auto(
     imported: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "airflow_tx")
@@ -265,7 +265,7 @@ def fail() -> bool:
 
 
 @pytest.mark.parametrize("question", [hang, leave, fail])
-def test_a_hanging_or_failing_database_counts_as_no_connection_and_does_not_stop_the_scheduler(
+def test_a_database_that_fails_counts_as_no_connection_and_does_not_stop_the_scheduler(
     question: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = 0.5 if question is hang else 300.0
@@ -306,7 +306,7 @@ def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('{"conn_type": "http", "extra": {"of": "spark_connect"}}', False),
     ],
 )
-def test_a_spark_connection_in_the_environment_counts_as_use_of_the_client(
+def test_a_spark_connection_in_the_environment_counts_as_a_use_of_the_client(
     connection: str, used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MY_SPARK", connection)
@@ -314,7 +314,7 @@ def test_a_spark_connection_in_the_environment_counts_as_use_of_the_client(
     assert scheduler_finds(monkeypatch, lambda _: False) is used
 
 
-def test_a_spark_connection_in_the_metadata_database_counts_as_use_of_the_client(
+def test_a_spark_connection_in_the_metadata_database_counts_as_a_use_of_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert scheduler_finds(monkeypatch, lambda conn_type: conn_type == "spark_connect")
@@ -330,7 +330,7 @@ def test_a_spark_connection_in_the_metadata_database_counts_as_use_of_the_client
         ("notes.txt", "SparkConnectBatchOperator", False),
     ],
 )
-def test_a_dag_file_that_uses_the_client_is_found(
+def test_a_dag_file_that_uses_the_client_is_found_in_the_dag_folder(
     file: str, text: str, used: bool, dags: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (dags / file).write_text(text)
@@ -339,7 +339,7 @@ def test_a_dag_file_that_uses_the_client_is_found(
     assert scheduler_finds(monkeypatch, lambda _: False) is used
 
 
-def test_a_dag_file_in_a_bundle_with_a_path_that_uses_the_client_is_found(
+def test_a_dag_file_that_uses_the_client_is_found_in_a_bundle_with_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = {"name": "more", "classpath": LOCAL_BUNDLE, "kwargs": {"path": str(tmp_path / "more")}}
@@ -358,7 +358,9 @@ def test_a_dag_file_in_a_bundle_with_a_path_that_uses_the_client_is_found(
         pytest.param("scheduler", "airflow.executors.base_executor.BaseExecutor", False, marks=pytest.mark.long),
     ],
 )
-def test_only_a_scheduler_with_an_executor_of_its_machine_forks_tasks(command: str, executor: str, forks: bool) -> None:
+def test_only_a_scheduler_whose_executor_runs_tasks_on_its_machine_forks_tasks(
+    command: str, executor: str, forks: bool
+) -> None:
     asked = f"import sys; sys.argv = ['airflow', '{command}']; from airflow_tx.base import compat; "
     done = subprocess.run(
         [sys.executable, "-c", f"{asked}print('FOUND', compat.scheduler_forks_tasks())"],
@@ -370,7 +372,7 @@ def test_only_a_scheduler_with_an_executor_of_its_machine_forks_tasks(command: s
     assert f"FOUND {forks}" in done.stdout
 
 
-def test_the_client_starts_no_python_thread_and_a_fork_after_its_import_has_one_thread() -> None:
+def test_importing_the_client_starts_no_python_thread_and_a_later_fork_has_one_thread() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.split("FOUND ")[1]) == [1, 1]
 

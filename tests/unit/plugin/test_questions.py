@@ -55,13 +55,13 @@ def asked() -> Iterator[Asked]:
         yield Asked(stack)
 
 
-def test_a_topology_that_hangs_leaves_room_for_others(asked: Asked) -> None:
+def test_requests_to_a_topology_that_hangs_do_not_block_requests_to_other_topologies(asked: Asked) -> None:
     asked.ask(*(question(f"person {number}", "hangs") for number in range(MOST_OF_TOPOLOGY)))
     assert asked.told(question("vera", "hangs")).startswith("Topology hangs is busy: a search (2 times) in")
     asked.ask(question("vera", "flights"))
 
 
-def test_one_person_leaves_room_for_other_people_across_all_topologies(asked: Asked) -> None:
+def test_many_requests_of_one_person_do_not_block_the_requests_of_other_people(asked: Asked) -> None:
     asked.ask(*(question("vera", f"hangs{number}") for number in range(MOST_OF_PERSON)))
     assert asked.told(question("vera", "another")).startswith(
         "Your own requests keep the Transactions page busy: a search in topology"
@@ -69,18 +69,18 @@ def test_one_person_leaves_room_for_other_people_across_all_topologies(asked: As
     asked.ask(question("otto", "flights"))
 
 
-def test_questions_that_need_only_the_ledger_are_answered_while_sources_hang(asked: Asked) -> None:
+def test_requests_that_need_only_the_ledger_are_answered_while_sources_hang(asked: Asked) -> None:
     asked.ask(*(question("vera", f"hangs{number}") for number in range(MOST_OF_PERSON)))
     asked.ask(*(question("vera", "hangs0", "replay", needs_dag=False) for _ in range(MOST_OF_PERSON)))
     assert "replay (3 times)" in asked.told(question("vera", "hangs0", "replay", needs_dag=False))
 
 
-def test_a_question_is_refused_when_too_many_people_wait(asked: Asked) -> None:
+def test_a_request_is_refused_if_too_many_people_wait(asked: Asked) -> None:
     asked.ask(*(question(f"person {number}", f"topology {number}") for number in range(MOST_AT_ONCE)))
     assert asked.told(question("vera", "another")).startswith("The Transactions page is busy:")
 
 
-def test_the_refusal_names_no_person_and_no_topology_that_the_person_may_not_see(asked: Asked) -> None:
+def test_the_refusal_of_a_request_names_no_person_and_no_topology_that_the_user_may_not_see(asked: Asked) -> None:
     others = [question(f"person{number}", f"seen{number}") for number in range(MOST_AT_ONCE - 1)]
     asked.ask(*others, question("somebody", "secret", "a preview of skip"))
     told = asked.told(question("vera", "flights"), unseen="secret")
@@ -89,25 +89,25 @@ def test_the_refusal_names_no_person_and_no_topology_that_the_person_may_not_see
     assert [word for word in ("secret", "person", "somebody", "skip") if word in told] == []
 
 
-def test_one_person_cannot_use_up_the_questions_about_a_topology(asked: Asked) -> None:
+def test_one_person_cannot_use_all_places_for_requests_to_a_topology(asked: Asked) -> None:
     asked.ask(*(question("vera", "hangs") for _ in range(MOST_OF_TOPOLOGY)))
     asked.ask(question("otto", "hangs"))
     assert asked.told(question("otto", "hangs")).startswith("Topology hangs is busy")
 
 
-def test_two_people_who_use_all_their_questions_leave_room_for_a_third_person(asked: Asked) -> None:
+def test_two_people_who_use_all_their_places_leave_a_place_for_a_third_person(asked: Asked) -> None:
     for person in ("vera", "otto"):
         asked.ask(*(question(person, f"{person} {number}") for number in range(MOST_OF_PERSON)))
     asked.ask(question("ada", "another"))
 
 
-def test_a_question_that_has_ended_makes_room(asked: Asked) -> None:
+def test_a_request_that_has_ended_frees_its_place(asked: Asked) -> None:
     for _ in range(2 * MOST_OF_TOPOLOGY):
         with asked.questions.under_way(question("vera", "flights"), set):
             pass
 
 
-def test_a_refused_question_tells_the_page_when_to_ask_again() -> None:
+def test_the_refusal_of_a_request_tells_the_page_when_to_try_again() -> None:
     handler = make_app().exception_handlers[Busy]
     answer = handler(None, Busy(who="The Transactions page is", questions="a search"))  # type: ignore[arg-type]
     assert (answer.status_code, answer.headers["retry-after"]) == (429, str(AGAIN_AFTER))  # type: ignore[union-attr]

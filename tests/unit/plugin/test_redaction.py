@@ -71,7 +71,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> None:
         "flights@other_zookeeper/elsewhere",
     ],
 )
-def test_advice_stays_visible_with_the_default_connections_of_airflow(text: str) -> None:
+def test_the_default_connections_of_airflow_do_not_hide_words_in_advice(text: str) -> None:
     assert len(DEFAULTS.connections) > 20
     assert Redactor().redacted(text) == text
 
@@ -97,11 +97,11 @@ def test_advice_stays_visible_with_the_default_connections_of_airflow(text: str)
         ("fe80:0:0:0:1:2:3:4 and 127.0.0.1 at 12:30:45", "*** and 127.0.0.1 at 12:30:45"),
     ],
 )
-def test_credentials_and_addresses_inside_a_text_are_hidden(text: str, shown: str) -> None:
+def test_credentials_and_addresses_in_a_text_are_hidden(text: str, shown: str) -> None:
     assert Redactor().redacted(text) == shown
 
 
-def test_a_sentence_that_pages_repeat_is_searched_once_also_if_connections_change(
+def test_a_sentence_that_pages_repeat_is_redacted_once_even_if_connections_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched: list[str] = []
@@ -121,13 +121,13 @@ def test_a_sentence_that_pages_repeat_is_searched_once_also_if_connections_chang
 
 
 @pytest.mark.parametrize("guess", ["correct/horse", "marked-token", "someone", "airflow", "verify-full"])
-def test_a_text_does_not_tell_whether_a_guess_is_a_secret(guess: str) -> None:
+def test_the_redaction_does_not_reveal_whether_a_guessed_word_is_a_secret(guess: str) -> None:
     redactor = Redactor()
     for text in (guess, f"because of {guess}.", f"the file '{guess}'"):
         assert redactor.redacted(text) == text
 
 
-def test_the_failure_reason_of_a_task_has_no_secret_that_airflow_masks() -> None:
+def test_the_failure_reason_of_a_task_contains_no_secret_that_airflow_masks() -> None:
     from airflow.sdk.log import mask_secret
 
     from airflow_tx.transaction.processing.task import failure_reason
@@ -138,7 +138,9 @@ def test_the_failure_reason_of_a_task_has_no_secret_that_airflow_masks() -> None
     assert compat.masked("nothing to hide") == "nothing to hide"
 
 
-def test_an_answer_is_redacted_when_it_is_sent_and_queries_no_database_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_redacted_when_it_is_sent_and_causes_no_earlier_database_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(redaction, "_redactor", Redactor())
     answer = WhyNot(code=WhyCode.SOURCE, sentence="marked-host.example.org:5432 is away")
     assert redaction._redactor._pattern is None
@@ -187,7 +189,9 @@ def test_a_text_without_credentials_and_addresses_is_shown_unchanged(text: str) 
         ("POST https://hooks.corp.example/services/T0/SECRETPATH failed 404", "SECRETPATH"),
     ],
 )  # fmt: skip
-def test_secrets_are_hidden_wherever_they_appear(monkeypatch: pytest.MonkeyPatch, text: str, secret: str) -> None:
+def test_a_secret_is_hidden_wherever_it_appears_in_an_answer(
+    monkeypatch: pytest.MonkeyPatch, text: str, secret: str
+) -> None:
     hook = Connection(conn_id="w", conn_type="http", host="https://hooks.corp.example/services/T0/SECRETPATH")
     kafka = Connection(conn_id="k", conn_type="kafka", extra='{"bootstrap.servers": "kafka-1.corp.local:9092"}')
     monkeypatch.setattr(redaction, "_connections", lambda: iter([OWN, hook, kafka]))
@@ -198,29 +202,29 @@ def test_secrets_are_hidden_wherever_they_appear(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("text", [*STAYS, "PASSWORD=x.csv", "marked-host.example.org/2026.csv"])
-def test_the_name_of_a_batch_is_not_redacted_like_an_error(text: str) -> None:
+def test_the_name_of_a_batch_is_not_redacted_like_an_error_text(text: str) -> None:
     assert TypeAdapter(redaction.BatchName).dump_python(text) == text
 
 
-def test_the_rows_of_a_batch_are_shown_without_the_credentials_of_their_addresses() -> None:
+def test_the_rows_of_a_batch_are_shown_without_credentials_in_their_addresses() -> None:
     rows = {"files": [{"name": "s3://AKIA:sec/ret@bucket/k.csv", "size": 7}], "https://u:p@h/x?sig=abc": None}
     shown = TypeAdapter(redaction.ShownRows).dump_python(rows)
     assert shown == {"files": [{"name": "s3://***@bucket/k.csv", "size": 7}], "https://***@h/x?sig=***": None}
 
 
 @pytest.mark.parametrize("hide", [redaction.redacted, redaction.without_credentials])
-def test_half_a_surrogate_pair_is_shown_as_its_escape(hide: Callable[[str], str]) -> None:
+def test_an_unpaired_surrogate_is_shown_as_its_escape_sequence(hide: Callable[[str], str]) -> None:
     assert hide("gr\udcf6sse") == "gr\\udcf6sse"
 
 
-def test_an_answer_has_its_enums_and_numbers_unchanged() -> None:
+def test_the_redaction_leaves_enums_and_numbers_of_an_answer_unchanged() -> None:
     answer = WhyNot(code=WhyCode.FAILED, sentence="gr\udcf6sse")
     made: list[Any] = redaction.fit([answer, 1, None, {"a\ud83d": ("b\ud83d",)}])
     assert made == [replace(answer, sentence="gr\\udcf6sse"), 1, None, {"a\\ud83d": ("b\\ud83d",)}]
     assert made[0].code is WhyCode.FAILED
 
 
-def test_the_answer_about_an_unreadable_record_shows_no_value_of_it() -> None:
+def test_the_answer_about_an_unreadable_record_shows_no_value_of_the_record() -> None:
     with pytest.raises(UnreadableRecord, match="a private word") as refused:
         decode(Counter, "/x", b'{"format":1,"txid":"a private word"}')
     handler = make_app().exception_handlers[UnreadableRecord]

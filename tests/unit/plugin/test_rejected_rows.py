@@ -64,7 +64,9 @@ def get(client: TestClient, txid: int = 2) -> Any:
     return client.get(f"/api/v1/topologies/trace/transactions/{txid}/rejected")
 
 
-def test_the_answer_counts_reasons_and_shows_rejected_rows(client: TestClient, topology: SimpleNamespace) -> None:
+def test_the_answer_counts_the_reasons_and_shows_the_rejected_rows(
+    client: TestClient, topology: SimpleNamespace
+) -> None:
     reject(topology, row("count", "late", "a"), row("count", "late", "b"), row("", "no number", "c", "x.csv:2"))
     assert get(client).json() == {
         "reasons": [{"task": "count", "reason": "late", "rows": 2}, {"task": "", "reason": "no number", "rows": 1}],
@@ -78,7 +80,7 @@ def test_the_answer_counts_reasons_and_shows_rejected_rows(client: TestClient, t
     }
 
 
-def test_an_answer_with_many_reasons_and_rows_is_cut_and_gives_their_numbers(
+def test_an_answer_with_many_reasons_and_rows_is_shortened_and_includes_their_numbers(
     client: TestClient, topology: SimpleNamespace
 ) -> None:
     reject(topology, *(row("count", f"reason {number:03}", "x") for number in range(100)))
@@ -87,21 +89,21 @@ def test_an_answer_with_many_reasons_and_rows_is_cut_and_gives_their_numbers(
     assert (len(found["shown"]), found["rows"]) == (REJECTED_SHOWN, 100)
 
 
-def test_a_long_rejected_row_is_cut(client: TestClient, topology: SimpleNamespace) -> None:
+def test_a_long_rejected_row_is_shortened(client: TestClient, topology: SimpleNamespace) -> None:
     reject(topology, row("count", "y" * 100_000, "x" * 100_000))
     found = get(client).json()
     assert len(get(client).content) < 4 * LONGEST_REJECTED
     assert found["shown"][0]["content"] == "x" * LONGEST_REJECTED + " ..."
 
 
-def test_credentials_in_a_row_are_left_out(client: TestClient, topology: SimpleNamespace) -> None:
+def test_credentials_in_a_rejected_row_are_hidden(client: TestClient, topology: SimpleNamespace) -> None:
     reject(topology, row("count", "password=sesame1", '{"url": "https://ann:sesame2@shop/"}'))
     text = get(client).text
     assert "https://***@shop/" in text
     assert "sesame" not in text
 
 
-def test_the_page_of_a_transaction_reads_no_table_of_rejected_rows(
+def test_the_page_of_a_transaction_does_not_read_the_table_of_rejected_rows(
     client: TestClient, topology: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reject(topology, row("count", "late", "a"))
@@ -112,18 +114,18 @@ def test_the_page_of_a_transaction_reads_no_table_of_rejected_rows(
     assert asked == []
 
 
-def test_rejected_rows_of_an_open_transaction_are_refused(client: TestClient) -> None:
+def test_a_request_for_the_rejected_rows_of_an_open_transaction_is_refused(client: TestClient) -> None:
     answer = get(client, 3)
     assert answer.status_code == 409
     assert "and nothing has been written yet" in answer.json()["detail"]
 
 
-def test_rejected_rows_of_an_unknown_transaction_are_refused(client: TestClient) -> None:
+def test_a_request_for_the_rejected_rows_of_an_unknown_transaction_is_refused(client: TestClient) -> None:
     answer = get(client, 99)
     assert (answer.status_code, "No transaction 99" in answer.json()["detail"]) == (409, True)
 
 
-def test_rejected_rows_are_shown_while_a_restatement_is_only_requested(
+def test_rejected_rows_are_shown_while_a_restatement_is_requested_but_has_not_begun(
     client: TestClient, topology: SimpleNamespace
 ) -> None:
     reject(topology, row("count", "late", "a"))

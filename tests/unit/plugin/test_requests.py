@@ -30,7 +30,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> TestClient:
     return TestClient(app, raise_server_exceptions=False)
 
 
-def test_only_the_beginning_of_a_too_long_request_body_is_read() -> None:
+def test_only_the_beginning_of_a_request_body_that_is_too_long_is_read() -> None:
     read = []
     sent: list[Any] = []
 
@@ -82,7 +82,7 @@ def test_only_the_beginning_of_a_too_long_request_body_is_read() -> None:
     ],
     ids=lambda body: body[:30],
 )
-def test_a_malformed_body_is_refused_without_repeating_it(client: TestClient, body: str) -> None:
+def test_the_error_for_a_malformed_body_does_not_repeat_the_body(client: TestClient, body: str) -> None:
     answer = client.post(PATH, content=body, headers={**SAME_ORIGIN, "Content-Type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
     assert MARK not in answer.text
@@ -99,13 +99,13 @@ def test_a_malformed_body_is_refused_without_repeating_it(client: TestClient, bo
         f"/api/v1/topologies/flights/search?what={MARK}{'x' * 300}",
     ],
 )
-def test_a_malformed_query_is_refused_without_repeating_it(client: TestClient, path: str) -> None:
+def test_the_error_for_a_malformed_query_does_not_repeat_the_query(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 422, answer.text
     assert MARK not in answer.text
 
 
-def test_an_unknown_action_is_refused_without_repeating_it(client: TestClient) -> None:
+def test_the_error_for_an_unknown_action_does_not_repeat_the_action(client: TestClient) -> None:
     answer = client.post(f"/api/v1/topologies/flights/actions/{MARK}/preview", json={}, headers=SAME_ORIGIN)
     assert answer.status_code == 422
     assert MARK not in answer.text

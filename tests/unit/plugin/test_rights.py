@@ -239,7 +239,7 @@ def allowed(kind: str, found: set[str]) -> set[str]:
     return {each for each in found if {READ, SEE} | NEEDS[each] <= rights}
 
 
-def test_each_secret_is_only_in_answers_to_users_who_may_read_it(client: TestClient) -> None:
+def test_each_secret_is_included_only_in_answers_to_users_who_may_read_it(client: TestClient) -> None:
     wrong = []
     seen = Counter[str]()
     for path in reads():
@@ -256,7 +256,7 @@ def test_each_secret_is_only_in_answers_to_users_who_may_read_it(client: TestCli
     assert set(seen) == set(NEEDS)
 
 
-def test_a_search_finds_no_text_that_its_person_may_not_read(client: TestClient) -> None:
+def test_a_search_finds_no_text_that_the_user_may_not_read(client: TestClient) -> None:
     for path in searches():
         for kind in ("admin", *KINDS):
             found = secrets_in(client.get(path, headers={"user": kind}).text)
@@ -270,13 +270,13 @@ def test_a_search_finds_no_text_that_its_person_may_not_read(client: TestClient)
             assert (bool(found), bool(rows.get("transactions")), bool(lines)) == (may, may, may), kind
 
 
-def test_people_of_another_team_see_and_find_their_own_topology_alone(client: TestClient) -> None:
+def test_users_of_another_team_can_see_and_find_only_their_own_topology(client: TestClient) -> None:
     for path in (*reads(), *searches()):
         assert OTHER_TEAM not in client.get(path, headers={"user": "admin"}).text, path
         assert DAG_ID not in client.get(path, headers={"user": OF_OTHER_TEAM}).text, path
 
 
-def test_a_cached_answer_is_not_confirmed_to_a_user_with_other_rights(client: TestClient) -> None:
+def test_a_cached_answer_is_not_confirmed_as_unchanged_to_a_user_with_other_rights(client: TestClient) -> None:
     path = "/api/v1/topologies/trace/jobs"
     tag = client.get(path, headers={"user": "admin"}).headers["ETag"]
     assert client.get(path, headers={"user": "admin", "If-None-Match": tag}).status_code == 304
@@ -284,7 +284,7 @@ def test_a_cached_answer_is_not_confirmed_to_a_user_with_other_rights(client: Te
     assert (other.status_code, WHO in other.text) == (200, False)
 
 
-def test_previews_and_actions_show_each_user_only_texts_within_the_users_rights(client: TestClient) -> None:
+def test_previews_and_actions_show_each_user_only_the_texts_that_the_user_may_read(client: TestClient) -> None:
     at = "/api/v1/topologies/trace/actions"
     bodies: list[dict[str, Any]] = [{"txids": txids} for txids in ((), (2,), (3,), (4,), (5,), (6,), (8,), (1, 2))]
     wrong, seen = [], Counter[str]()
@@ -316,7 +316,7 @@ def test_previews_and_actions_show_each_user_only_texts_within_the_users_rights(
     assert {200, 409} <= set(statuses)
 
 
-def test_the_answers_to_a_user_with_fewer_rights_have_the_same_counts(client: TestClient) -> None:
+def test_a_user_with_fewer_rights_sees_the_same_counts_of_restatement_jobs(client: TestClient) -> None:
     jobs = {
         kind: client.get("/api/v1/topologies/trace/jobs", headers={"user": kind}).json()
         for kind in ("admin", "reads runs")
@@ -338,7 +338,7 @@ def answered(kind: Any) -> Iterator[Any]:
         yield from answered(each)
 
 
-def test_every_field_that_names_a_person_needs_the_audit_log() -> None:
+def test_every_field_that_names_a_person_is_hidden_from_users_who_may_not_read_the_audit_log() -> None:
     models = {getattr(route, "response_model", None) for route in routes_of(app.make_app())}
     found = {kind for model in models for kind in answered(model)}
     assert {each.__name__ for each in found} >= {"JobLine", "SkippedLine", "AuditLine", "PreviewAnswer"}

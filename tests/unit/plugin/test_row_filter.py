@@ -69,21 +69,23 @@ def test_the_filter_uses_the_status_that_the_timeline_shows() -> None:
 @pytest.mark.parametrize(
     ("text", "txids"), [("manual_7", [1]), ("02.csv", [2]), ("disk is", [3, 4]), ("nothing", []), ("", [1, 2, 3, 4])]
 )
-def test_a_text_is_found_in_the_run_id_the_batch_and_the_errors_of_every_attempt(text: str, txids: list[int]) -> None:
+def test_a_filter_searches_the_run_id_and_the_batch_and_the_errors_of_every_attempt(
+    text: str, txids: list[int]
+) -> None:
     replay = Replayed(1, NOON.isoformat(), "The disk is full")
     views = [row(1, run_id="Manual_7"), row(2, batch="02.CSV"), row(3, error="the DISK is full")]
     views.append(row(4, replays=[replay]))
     assert chosen(views, text=text).txids == txids
 
 
-def test_a_search_cannot_find_the_hidden_part_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_cannot_find_the_hidden_part_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filters, "redacted", lambda text: text.replace("s3cret", "***"))
     views = [row(1, error="password s3cret"), row(2, batch="https://who:s3cret@example.org/1.csv")]
     assert chosen(views, text="s3cret").txids == []
     assert chosen(views, text="***").txids == [1, 2]
 
 
-def test_an_error_is_redacted_once_however_often_viewers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_redacted_once_no_matter_how_often_viewers_request_it(monkeypatch: pytest.MonkeyPatch) -> None:
     redacted: list[str] = []
 
     def noted(text: str) -> str:
@@ -97,7 +99,7 @@ def test_an_error_is_redacted_once_however_often_viewers_ask(monkeypatch: pytest
     assert redacted == ["an error of its own"]
 
 
-def test_a_run_id_filter_matches_the_whole_run_id() -> None:
+def test_a_run_id_filter_matches_only_the_complete_run_id() -> None:
     assert chosen([row(1), row(11)], run="r1").txids == [1]
 
 
@@ -108,7 +110,7 @@ def test_the_restated_filter_shows_restatements_and_restated_transactions() -> N
     assert chosen(views, marks=frozenset(RowMark)).txids == []
 
 
-def test_the_slow_filter_shows_transactions_slower_than_95_of_100_committed_ones() -> None:
+def test_the_slow_filter_shows_transactions_slower_than_95_percent_of_the_committed_ones() -> None:
     views = [row(txid, seconds=txid) for txid in range(1, 101)]
     views += [skipped(101, 96), open_row(102, Phase.PROCESSING, created=(NOON - timedelta(seconds=94)).isoformat())]
     found = chosen(views, marks=frozenset({RowMark.SLOW}))
@@ -116,12 +118,12 @@ def test_the_slow_filter_shows_transactions_slower_than_95_of_100_committed_ones
     assert found.txids == [96, 97, 98, 99, 100, 101]
 
 
-def test_the_slow_filter_is_empty_without_a_committed_transaction() -> None:
+def test_the_slow_filter_shows_nothing_if_no_transaction_is_committed() -> None:
     found = chosen([skipped(1, 99)], marks=frozenset({RowMark.SLOW}))
     assert (found.txids, found.slow) == ([], None)
 
 
-def test_a_filter_of_too_many_transactions_covers_the_newest_and_says_from_which_txid() -> None:
+def test_a_filter_of_too_many_transactions_covers_the_newest_and_names_the_first_covered_txid() -> None:
     views = [row(txid) for txid in range(1, MOST_LOOKED + 6)]
     found = chosen(views, run="r3")
     assert (found.txids, found.oldest) == ([], 6)

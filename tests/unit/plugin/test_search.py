@@ -57,7 +57,7 @@ def snapshot(name: str, transactions: int = 2) -> TopologySnapshot:
     return TopologySnapshot(view.record, place, pipeline.store, view, final)
 
 
-def test_every_topology_is_searched_and_the_part_that_has_the_text_is_named(ledgers: Asked) -> None:
+def test_a_search_covers_every_topology_and_names_the_part_of_a_transaction_that_matches(ledgers: Asked) -> None:
     answer = searched_all([snapshot("orders"), snapshot("flights")], " -2.CSV ")
     assert [(each.topology, each.txid, each.matched.value, each.text) for each in answer.found] == [
         ("orders", 2, "batch", "orders-2.csv"),
@@ -66,7 +66,7 @@ def test_every_topology_is_searched_and_the_part_that_has_the_text_is_named(ledg
     assert (answer.topologies, answer.looked, answer.transactions, answer.complete) == (2, 2, 4, True)
 
 
-def test_a_search_of_too_many_topologies_covers_the_first_and_reports_it(
+def test_a_search_of_too_many_topologies_covers_the_first_and_reports_that_it_is_incomplete(
     ledgers: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "MOST_TOPOLOGIES", 2)
@@ -75,7 +75,7 @@ def test_a_search_of_too_many_topologies_covers_the_first_and_reports_it(
     assert (answer.topologies, answer.looked, answer.partly, answer.complete) == (3, 2, 0, False)
 
 
-def test_topologies_share_the_transactions_that_one_search_reads(
+def test_all_topologies_share_the_maximum_number_of_transactions_that_one_search_reads(
     ledgers: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "MOST_SEARCHED", 6)
@@ -85,27 +85,27 @@ def test_topologies_share_the_transactions_that_one_search_reads(
     assert (answer.transactions, answer.partly, answer.complete) == (6, 2, False)
 
 
-def test_a_search_ends_when_its_time_is_over(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_after_its_time_limit(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "ALL_WITHIN", -1.0)
     answer = searched_all([snapshot("a")], "csv")
     assert (answer.found, answer.topologies, answer.looked, answer.complete) == ([], 1, 0, False)
 
 
-def test_a_search_ends_when_it_has_found_enough(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_after_it_has_found_enough_transactions(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "MOST_FOUND", 3)
     answer = searched_all([snapshot("a"), snapshot("b"), snapshot("c")], "csv")
     assert [(each.topology, each.txid) for each in answer.found] == [("a", 2), ("a", 1), ("b", 2)]
     assert not answer.complete
 
 
-def test_an_unreachable_ledger_does_not_stop_a_search_and_is_named(ledgers: Asked) -> None:
+def test_a_search_continues_with_an_unreachable_ledger_and_names_its_topologies(ledgers: Asked) -> None:
     ledgers.away = {"a"}
     answer = searched_all([snapshot("a"), snapshot("b")], "csv")
     assert {each.topology for each in answer.found} == {"b"}
     assert (answer.unread, answer.complete) == (["a"], False)
 
 
-def test_a_hidden_part_of_an_error_cannot_be_found(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_cannot_find_the_hidden_part_of_an_error(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     fail(pipeline, pipeline.begin("r1"), "host db.example.org is away")
     view = topology_view(pipeline.store, pipeline.paths, recent=0)
@@ -135,7 +135,7 @@ def digests(name: str, runs: int) -> TopologySnapshot:
     return of_pipeline(pipeline, name)
 
 
-def test_a_match_in_the_name_of_a_transaction_is_found_before_a_match_in_digests(ledgers: Asked) -> None:
+def test_a_match_in_the_name_of_a_batch_is_listed_before_a_match_in_digests(ledgers: Asked) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx", topology="b")
     pipeline.metadata = lambda row: {"files": [{"name": "the_cafe.csv"}]}
     pipeline.run("r0")
@@ -145,7 +145,7 @@ def test_a_match_in_the_name_of_a_transaction_is_found_before_a_match_in_digests
     assert (len(answer.found), answer.complete) == (MOST_FOUND, False)
 
 
-def test_a_whole_name_is_found_before_a_part_of_a_name(ledgers: Asked) -> None:
+def test_a_match_of_a_complete_name_is_listed_before_a_match_of_a_part_of_a_name(ledgers: Asked) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx", topology="a")
     pipeline.metadata = lambda row: {"folder": "/data", "files": [{"name": f"{row}.csv"}]}
     for number in range(21):
@@ -154,14 +154,14 @@ def test_a_whole_name_is_found_before_a_part_of_a_name(ledgers: Asked) -> None:
     assert [each.txid for each in found] == [1, 21, 11]
 
 
-def test_a_run_and_a_txid_are_found_however_old_they_are(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_finds_a_run_id_and_a_txid_of_any_age(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "MOST_SEARCHED", 1)
     some = [snapshot("a", 3), snapshot("b", 3)]
     assert {(each.topology, each.txid) for each in searched_all(some, "r0").found} == {("a", 1), ("b", 1)}
     assert {(each.topology, each.txid) for each in searched_all(some, "1").found} >= {("a", 1), ("b", 1)}
 
 
-def test_a_search_finds_a_status(ledgers: Asked) -> None:
+def test_a_search_for_a_status_finds_transactions_with_this_status(ledgers: Asked) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.run("r1")
     fail(pipeline, pipeline.begin("r2"), "Disk is full")
@@ -169,7 +169,7 @@ def test_a_search_finds_a_status(ledgers: Asked) -> None:
     assert [(each.txid, each.matched.value, each.text) for each in found] == [(2, "status", "FAILED")]
 
 
-def test_a_zookeeper_that_is_away_is_asked_once_for_all_its_topologies(ledgers: Asked) -> None:
+def test_an_unreachable_zookeeper_is_queried_once_for_all_its_topologies(ledgers: Asked) -> None:
     some = [replace(snapshot(name), place=LedgerPlace(name, "gone", Paths("/tx", name))) for name in "abc"]
     ledgers.away = {"a", "b", "c"}
     ledgers.error = LedgerAway(reason="it is away")
@@ -178,12 +178,12 @@ def test_a_zookeeper_that_is_away_is_asked_once_for_all_its_topologies(ledgers: 
     assert ledgers.asked == ["a", "d", "d"]
 
 
-def test_a_search_whose_browser_has_left_reads_nothing_more(ledgers: Asked) -> None:
+def test_a_search_whose_browser_has_disconnected_reads_nothing_more(ledgers: Asked) -> None:
     answer = searched_all([snapshot("a")], "csv", has_left=lambda: True)
     assert (answer.looked, ledgers.asked) == (0, [])
 
 
-def test_a_transaction_that_cannot_be_read_is_found_last_with_its_path(ledgers: Asked) -> None:
+def test_a_transaction_that_cannot_be_read_is_listed_last_with_its_path(ledgers: Asked) -> None:
     """It may be the wanted one."""
     orders = snapshot("orders", transactions=3)
     assert orders.store is not None

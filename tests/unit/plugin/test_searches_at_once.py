@@ -98,7 +98,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_a_second_search_of_one_person_is_refused_while_other_people_are_served(
+def test_a_second_search_of_one_person_is_refused_while_other_people_can_search(
     client: TestClient, ledgers: Ledgers, pool: ThreadPoolExecutor
 ) -> None:
     first = pool.submit(search, client, SLOW, person="vera")
@@ -115,7 +115,7 @@ def test_a_second_search_of_one_person_is_refused_while_other_people_are_served(
     assert search(client, "1.csv", person="vera").status_code == 200
 
 
-def test_searches_without_a_login_are_distinguished_by_browser(
+def test_searches_without_a_login_are_distinguished_by_the_browser(
     client: TestClient, ledgers: Ledgers, pool: ThreadPoolExecutor
 ) -> None:
     pool.submit(search, client, SLOW, user_agent="one")
@@ -142,7 +142,7 @@ async def passed_on(request: Request, answer: Callable[[Request], Any]) -> Any:
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind a middleware, as in Airflow"])
-def test_a_search_whose_browser_has_left_ends_and_makes_room(
+def test_a_search_whose_browser_has_disconnected_ends_and_frees_its_thread(
     client: TestClient, ledgers: Ledgers, *, behind: bool
 ) -> None:
     sent: list[Any] = []
@@ -200,11 +200,11 @@ def test_a_search_whose_browser_has_left_ends_and_makes_room(
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("ledgers")
-def test_any_search_text_gets_a_short_answer(client: TestClient, what: str, status: int) -> None:
+def test_any_search_text_is_answered_with_a_short_response(client: TestClient, what: str, status: int) -> None:
     answer = search(client, what, person="vera")
     assert answer.status_code == status
     assert len(answer.content) < 1000
 
 
-def test_half_of_a_surrogate_in_an_address_is_answered(client: TestClient) -> None:
+def test_a_search_with_an_unpaired_surrogate_in_its_url_is_answered(client: TestClient) -> None:
     assert client.get("/api/v1/search?what=%ED%A0%80a", headers={"person": "vera"}).status_code == 200

@@ -36,7 +36,7 @@ def test_an_answer_is_shared_until_it_is_too_old(clock: HandClock) -> None:
     assert made == [0.0, 1.1]
 
 
-def test_however_many_different_questions_are_asked_no_old_answer_is_kept(clock: HandClock) -> None:
+def test_old_answers_are_removed_no_matter_how_many_different_requests_come(clock: HandClock) -> None:
     answers = SharedAnswers(1.0, clock=clock)
     for number in range(400):
         clock.time = number * 0.5
@@ -44,7 +44,7 @@ def test_however_many_different_questions_are_asked_no_old_answer_is_kept(clock:
     assert answers.size <= 3 * 1000
 
 
-def test_kept_answers_have_a_bounded_size_even_within_a_second(clock: HandClock) -> None:
+def test_the_total_size_of_kept_answers_is_limited_even_within_a_second(clock: HandClock) -> None:
     answers = SharedAnswers(1.0, most=5000, clock=clock)
     for number in range(400):
         answers.get(("since", number), lambda: bytes(1000))
@@ -53,7 +53,7 @@ def test_kept_answers_have_a_bounded_size_even_within_a_second(clock: HandClock)
     assert answers.size == 0
 
 
-def test_viewers_wait_for_an_answer_that_is_already_being_made(clock: HandClock) -> None:
+def test_viewers_wait_for_an_answer_that_is_already_being_calculated(clock: HandClock) -> None:
     answers, begun, goes_on, made = SharedAnswers(1.0, clock=clock), threading.Event(), threading.Event(), []
 
     def make() -> bytes:
@@ -72,7 +72,7 @@ def test_viewers_wait_for_an_answer_that_is_already_being_made(clock: HandClock)
     assert made == [1]
 
 
-def test_an_answer_that_fails_is_made_again(clock: HandClock) -> None:
+def test_an_answer_that_failed_is_calculated_again(clock: HandClock) -> None:
     answers = SharedAnswers(1.0, clock=clock)
 
     def fails() -> bytes:

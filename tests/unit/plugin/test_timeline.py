@@ -17,7 +17,7 @@ from tests.finals import final_record
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 
 
-def test_viewers_who_ask_within_ten_seconds_share_an_answer() -> None:
+def test_viewers_who_request_the_timeline_within_ten_seconds_share_an_answer() -> None:
     moments = [NOON + timedelta(milliseconds=each) for each in range(1, 10_000, 7)]
     assert {TimelineWindow(each, each).rounded() for each in moments} == {
         TimelineWindow(NOON, NOON + timedelta(seconds=10))
@@ -25,7 +25,7 @@ def test_viewers_who_ask_within_ten_seconds_share_an_answer() -> None:
 
 
 @pytest.mark.parametrize("zone", [timezone.utc, timezone(timedelta(hours=5.5)), timezone(-timedelta(hours=9))])
-def test_a_rounded_window_covers_the_requested_window(zone: timezone) -> None:
+def test_a_rounded_time_window_contains_the_requested_window(zone: timezone) -> None:
     since, until = NOON.astimezone(zone) + timedelta(seconds=3), NOON.astimezone(zone) + timedelta(seconds=47)
     found = TimelineWindow(since, until).rounded()
     assert (found.since, found.until) == (NOON, NOON + timedelta(seconds=50))
@@ -34,7 +34,7 @@ def test_a_rounded_window_covers_the_requested_window(zone: timezone) -> None:
 
 @pytest.mark.parametrize("offset", [timezone.utc, timezone(timedelta(hours=14)), timezone(-timedelta(hours=12))])
 @pytest.mark.parametrize("moment", [datetime.min, datetime.max])
-def test_a_window_at_the_limits_of_the_calendar_is_accepted(moment: datetime, offset: timezone) -> None:
+def test_a_time_window_at_the_limits_of_the_calendar_is_accepted(moment: datetime, offset: timezone) -> None:
     found = TimelineWindow(moment.replace(tzinfo=offset), moment.replace(tzinfo=offset)).rounded()
     assert found.since is not None
     assert found.until is not None
@@ -78,13 +78,13 @@ ONE_RUN = [
         (201, 212, 3, ["begin", "count", "commit"]),
     ],
 )
-def test_a_transaction_gets_only_its_own_tries_of_a_shared_run(
+def test_a_transaction_shows_only_its_own_tries_of_a_shared_run(
     created: float, ended: float, number: int, tasks: list[str]
 ) -> None:
     assert tries_of(ONE_RUN, created=created, ended=ended) == [(task, number) for task in tasks]
 
 
-def test_a_transaction_gets_the_tries_of_all_its_attempts() -> None:
+def test_a_transaction_shows_the_tries_of_all_its_attempts() -> None:
     tries = [
         a_try("begin", 0, 1, "failed"), a_try("begin", 2, 4, number=2), a_try("count", 5, 6, "failed"),
         a_try("begin", 10, 12, number=3), a_try("count", 13, 14, number=2),

@@ -43,14 +43,14 @@ def test_each_check_is_shown_with_its_result_and_its_finding() -> None:
     ]
 
 
-def test_an_accepted_check_is_an_action_of_a_person() -> None:
+def test_an_accepted_check_is_listed_as_an_action_of_a_person() -> None:
     (line,) = audit_lines(details(checks=CHECKS).transaction)
     assert (line.what, line.who, line.why) == ("accept check positive", "ada", "the shop was closed")
     assert line.when.isoformat() == WHEN
 
 
 @pytest.mark.parametrize("index", [-1, 1])
-def test_a_task_says_how_many_rows_it_rejected(index: int) -> None:
+def test_a_task_shows_how_many_rows_it_has_rejected(index: int) -> None:
     outputs = [{"name": "good", "rows": 6}, {"name": "tx_rejected", "rows": 2}, {"name": "tx_malformed", "rows": 1}]
     read = Ack("try", "op", done=True, rows=9)
     acks = {("count", index): Ack("try", "op", done=True, rows=9, outputs=outputs), ("read", -1): read}
@@ -58,7 +58,7 @@ def test_a_task_says_how_many_rows_it_rejected(index: int) -> None:
     assert [(each.task_id, each.rows, each.rejected) for each in found] == [("count", 9, 3), ("read", 9, 0)]
 
 
-def test_the_row_of_an_open_transaction_shows_rejected_rows_and_check_warnings() -> None:
+def test_the_row_of_an_open_transaction_shows_its_rejected_rows_and_check_warnings() -> None:
     outputs = [{"name": "good", "rows": 6}, {"name": "tx_rejected_late", "rows": 2}, {"name": "tx_malformed"}]
     row = timeline_row(first(CHECKS, {("count", -1): Ack("try", "op", done=True, outputs=outputs)}), (), has_run=True)
     assert (row.rejected, row.warnings) == (2, ["few"])
@@ -86,12 +86,12 @@ def failing(*errors: str) -> TopologySnapshot:
     return TopologySnapshot(topology, LedgerPlace("flights", "zookeeper", Paths("/tx", "flights")), None, view)
 
 
-def test_open_transactions_with_the_same_error_are_named_together() -> None:
+def test_open_transactions_with_the_same_error_are_grouped() -> None:
     rows = [f"ValueError: row {txid} of r{txid} has no price" for txid in range(1, 6)]
     found = transaction_causes(failing(*rows, "the disk is full"))
     assert [(each.sentence, each.txids) for each in found] == [("ValueError: row … of … has no price", [1, 2, 3, 4, 5])]
 
 
-def test_transactions_whose_errors_a_viewer_may_not_read_are_not_told_apart() -> None:
+def test_transactions_with_errors_that_a_viewer_may_not_read_are_in_one_group() -> None:
     (found,) = transaction_causes(failing("secret a", "secret b", "secret c").without_errors())
     assert (found.sentence, found.txids) == ("the log of its task says why", [1, 2, 3])

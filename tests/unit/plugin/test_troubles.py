@@ -203,7 +203,7 @@ def trouble(request: pytest.FixtureRequest) -> Trouble:
     return found
 
 
-def test_advice_lists_the_steps_of_the_refusal_first_then_the_replay_and_the_skip_last(
+def test_the_advice_lists_the_steps_of_the_refusal_first_and_then_the_replay_and_the_skip_last(
     topology: Topology, trouble: Trouble
 ) -> None:
     refused(topology, trouble.error)
@@ -219,7 +219,7 @@ def test_advice_lists_the_steps_of_the_refusal_first_then_the_replay_and_the_ski
     assert advice.steps[-1].command == COUNTED_NOWHERE
 
 
-def test_the_command_line_accepts_every_advised_command(topology: Topology, trouble: Trouble) -> None:
+def test_the_command_line_accepts_every_recommended_command(topology: Topology, trouble: Trouble) -> None:
     refused(topology, trouble.error)
     for step in advice_on(topology).steps:
         if step.command is not None:
@@ -252,7 +252,7 @@ def accepted(ledger: Ledger) -> None:
     ("name", "repair"),
     [("a renamed state", renamed), ("a renamed state", forgotten), ("a lost state", accepted)],
 )
-def test_a_repair_that_was_made_is_not_advised_again(
+def test_a_repair_that_was_made_is_not_recommended_again(
     topology: Topology, name: str, repair: Callable[[Ledger], None]
 ) -> None:
     refused(topology, TROUBLES[name].error)
@@ -262,7 +262,7 @@ def test_a_repair_that_was_made_is_not_advised_again(
     assert "The topology has been repaired since then." in topology_health(viewed(topology)).sentence
 
 
-def test_a_repair_that_the_first_open_transaction_needs_is_advised_there_alone(topology: Topology) -> None:
+def test_a_repair_that_the_first_open_transaction_needs_is_recommended_only_for_it(topology: Topology) -> None:
     for txid in (2, 3):
         refused(topology, TROUBLES["a lost state"].error, txid)
     behind = advice_on(topology, 3)
@@ -272,7 +272,7 @@ def test_a_repair_that_the_first_open_transaction_needs_is_advised_there_alone(t
     assert advice_on(topology, 2).cause is None
 
 
-def test_a_failed_transaction_behind_another_failed_one_points_to_that_transaction(topology: Topology) -> None:
+def test_a_failed_transaction_after_another_failed_one_refers_to_the_earlier_transaction(topology: Topology) -> None:
     for txid in (2, 3):
         refused(topology, StateUnavailable(state="words", where="db", reason="no route"), txid)
     cause = advice_on(topology, 3).cause
@@ -280,7 +280,9 @@ def test_a_failed_transaction_behind_another_failed_one_points_to_that_transacti
     assert cause.txid == 2
 
 
-def test_a_general_failure_offers_the_replay_first_and_needs_no_sentence_beside_the_buttons(topology: Topology) -> None:
+def test_a_general_failure_offers_the_replay_first_and_shows_no_sentence_next_to_the_buttons(
+    topology: Topology,
+) -> None:
     topology.ledger().note_commit_failed(TransactionAttempt(2, 1), 1, reason="ValueError: no", failed_task="commit")
     advice = advice_on(topology)
     assert (advice.remedy, buttons(advice)) == (None, [REPLAY, SKIP])
@@ -302,7 +304,7 @@ def snapshot(topology: Topology) -> TopologySnapshot:
     return TopologySnapshot(found.record, LedgerPlace("trace", "zookeeper", topology.paths), None, found)
 
 
-def test_a_run_with_lost_rows_offers_to_accept_the_loss_and_then_to_clear_begin(
+def test_a_run_whose_rows_are_lost_offers_to_accept_the_loss_and_then_to_clear_begin(
     topology: Topology,
 ) -> None:
     remedy = remedy_of("Nothing was allocated. Or: <airflow tx accept-loss {topology} --why TEXT>", topology="trace")
@@ -311,14 +313,14 @@ def test_a_run_with_lost_rows_offers_to_accept_the_loss_and_then_to_clear_begin(
     assert advice.steps[-1].words == "Clear the task begin of the run"
 
 
-def test_a_topology_of_another_dag_is_advised_to_be_renamed_before_its_run_is_cleared(topology: Topology) -> None:
+def test_the_advice_for_a_topology_of_another_dag_is_to_rename_it_before_the_run_is_cleared(topology: Topology) -> None:
     error = TopologyClaimed(topology="trace", owner="old", dag_id="new")
     advice = said_advice(snapshot(topology), error.advice, user(), None)
     assert command(advice) == "airflow tx rename trace --dag-id new --why TEXT"
     assert (buttons(advice), advice.steps[-1].words) == ([], "Clear the task begin of the run")
 
 
-def test_a_topology_in_a_roll_forward_shows_how_to_finish_it(topology: Topology) -> None:
+def test_a_topology_in_a_roll_forward_shows_how_to_finish_the_roll_forward(topology: Topology) -> None:
     topology.ledger().begin_roll_forward({"words": 0}, ADA)
     remedy = topology_health(viewed(topology)).remedy
     assert remedy is not None

@@ -66,7 +66,7 @@ FORMATS: dict[str, tuple[Write, str, list[str]]] = {
 
 
 @pytest.mark.parametrize(("write", "form", "types"), FORMATS.values(), ids=FORMATS.keys())
-def test_a_replay_without_files_has_the_columns_that_were_found(
+def test_the_replay_of_a_batch_whose_files_are_gone_has_the_columns_of_the_former_files(
     tmp_path: Path, write: Write, form: str, types: list[str]
 ) -> None:
     write(tmp_path, "a")
@@ -81,7 +81,7 @@ def test_a_replay_without_files_has_the_columns_that_were_found(
 
 
 @pytest.mark.parametrize(("write", "form", "types"), FORMATS.values(), ids=FORMATS.keys())
-def test_a_replay_without_files_has_the_partition_columns_of_its_folders(
+def test_the_replay_of_a_batch_whose_files_are_gone_has_the_partition_columns_of_its_folders(
     tmp_path: Path, write: Write, form: str, types: list[str]
 ) -> None:
     folder = tmp_path / "region=eu"
@@ -93,7 +93,7 @@ def test_a_replay_without_files_has_the_partition_columns_of_its_folders(
     assert (schema.names, list(map(str, schema.types))) == (["k", "n", "region"], [*types, "string"])
 
 
-def test_a_replay_without_parquet_files_has_columns_only_if_an_earlier_file_is_readable(tmp_path: Path) -> None:
+def test_the_replay_of_an_empty_parquet_batch_has_columns_only_if_an_earlier_file_is_readable(tmp_path: Path) -> None:
     earlier, later = parquet(tmp_path, "a"), parquet(tmp_path, "b")
     source = airflow_tx.FileSource(f"{tmp_path}/*.parquet", format="parquet", kind="opaque")
     batch = replayed_without(source, later)
@@ -146,13 +146,13 @@ BASES = {
 }  # fmt: skip
 
 
-def test_each_public_source_is_tried_without_rows() -> None:
+def test_each_public_source_is_tested_without_rows() -> None:
     public = {name for name in dir(airflow_tx) if name.endswith("Source")}
     assert public - BASES == {*MADE, *MESSAGES, *OF_EACH_RUN, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_each_source_that_knows_its_columns_has_them_without_rows(
+def test_each_source_with_known_columns_returns_them_for_a_batch_without_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop(tmp_path, monkeypatch)
@@ -163,7 +163,7 @@ def test_each_source_that_knows_its_columns_has_them_without_rows(
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_an_empty_batch_of_messages_has_the_declared_columns_without_a_broker(
+def test_an_empty_batch_of_messages_has_the_declared_columns_without_a_broker_connection(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "redis", "host": "127.0.0.1"}))
@@ -173,7 +173,7 @@ def test_an_empty_batch_of_messages_has_the_declared_columns_without_a_broker(
     assert set(columns) <= found.keys()
 
 
-def test_an_empty_batch_of_unknown_columns_has_no_columns(tmp_path: Path) -> None:
+def test_an_empty_batch_from_a_source_without_known_columns_has_no_columns(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n')
     for source in (Numbers(), airflow_tx.FileSource(f"{tmp_path}/*.json", format="json")):
         reader = without_rows(source).arrow()

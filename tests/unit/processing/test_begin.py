@@ -34,7 +34,7 @@ def by_coordinator(spec: MemorySpec) -> Any:
 
 
 @pytest.mark.parametrize("begin", [by_run, by_coordinator])
-def test_nothing_is_allocated_while_the_staging_area_is_unusable(
+def test_no_transaction_is_allocated_while_the_staging_area_is_unusable(
     begin: Begin, tmp_path: Path, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"
@@ -65,7 +65,7 @@ def test_a_transaction_that_stages_nothing_needs_no_staging_area(
     ids=["interval", "partition date", "partition key"],
 )
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_run_that_was_deleted_and_created_again_gets_the_batch_of_its_key(
+def test_a_run_that_was_deleted_and_created_again_gets_the_batch_of_its_run_key(
     source: Callable[..., Source], run: dict[str, Any], kind: str, store: CountingStore
 ) -> None:
     spec = MemorySpec("sales", "sales", source("package.reader", kind=kind), memory=store)
@@ -95,7 +95,7 @@ OF_BACKFILLS = {
 
 
 @pytest.mark.parametrize("case", OF_BACKFILLS)
-def test_a_second_backfill_run_of_a_batch_is_refused_until_the_first_run_has_failed(
+def test_a_second_backfill_run_of_the_same_batch_is_refused_until_the_first_run_has_failed(
     case: str, store: CountingStore
 ) -> None:
     source, first, second = OF_BACKFILLS[case]
@@ -110,7 +110,7 @@ def test_a_second_backfill_run_of_a_batch_is_refused_until_the_first_run_has_fai
 
 
 @pytest.mark.parametrize("case", OF_BACKFILLS)
-def test_another_run_of_a_committed_interval_or_partition_learns_it_and_counts_no_row(
+def test_a_second_run_of_a_committed_interval_or_partition_gets_no_txid_and_counts_no_row(
     case: str, store: CountingStore
 ) -> None:
     source, first, second = OF_BACKFILLS[case]
@@ -138,7 +138,7 @@ def test_another_run_of_a_committed_interval_or_partition_learns_it_and_counts_n
     ],
     ids=["half", "empty", "none"],
 )
-def test_a_run_without_an_interval_or_with_an_overlapping_one_is_refused_and_allocates_nothing(
+def test_a_run_without_an_interval_or_with_an_overlapping_interval_is_refused_and_gets_no_txid(
     run: RunInfo, refusal: str, store: CountingStore
 ) -> None:
     spec = MemorySpec("sales", "sales", DataIntervalSource("package.reader"), max_pending=3, memory=store)
@@ -149,7 +149,7 @@ def test_a_run_without_an_interval_or_with_an_overlapping_one_is_refused_and_all
     assert store.get(spec.paths.allocated) == allocated
 
 
-def test_the_ledger_keeps_the_time_zone_of_the_schedule_from_the_last_begin(
+def test_the_ledger_records_the_time_zone_of_the_schedule_at_each_begin(
     store: CountingStore,
 ) -> None:
     zones = []

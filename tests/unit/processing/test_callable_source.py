@@ -84,7 +84,7 @@ def digest(source: str, begins: str = "@task") -> str:
         ("RATE = 0.2", "RATE = 0.20"),
     ],
 )
-def test_names_comments_layout_and_unused_code_do_not_change_the_digest(old: str, new: str) -> None:
+def test_names_and_comments_and_layout_and_unused_code_do_not_change_the_digest(old: str, new: str) -> None:
     changed = USING.replace(old, new)
     assert changed != USING
     assert digest(changed) == digest(USING) != ""
@@ -101,28 +101,28 @@ def test_names_comments_layout_and_unused_code_do_not_change_the_digest(old: str
         ("    @task(retries=2)", "    @task(retries=2)\n    @cached"),
     ],
 )
-def test_a_change_of_the_function_or_of_code_it_uses_changes_the_digest(old: str, new: str) -> None:
+def test_a_change_of_the_function_or_of_code_that_it_uses_changes_the_digest(old: str, new: str) -> None:
     changed = USING.replace(old, new)
     assert changed != USING
     assert digest(changed) != digest(USING)
 
 
-def test_a_function_has_one_digest_with_the_decorator_and_without_it() -> None:
+def test_a_function_has_the_same_digest_with_the_decorator_and_without_it() -> None:
     assert digest(USING) == digest(USING.replace("    @task(retries=2)\n", ""), "def add_up")
 
 
-def test_the_digest_of_a_nested_function_covers_names_of_its_outer_function() -> None:
+def test_the_digest_of_a_nested_function_includes_the_names_of_its_outer_function() -> None:
     source = "def make():\n    RATE = 2\n    @task\n    def f(x):\n        return x * RATE\n    return f\n"
     assert digest(source) != digest(source.replace("RATE = 2", "RATE = 3"))
 
 
-def test_the_digest_of_a_lambda_covers_its_body_and_the_code_it_uses() -> None:
+def test_the_digest_of_a_lambda_includes_its_body_and_the_code_that_it_uses() -> None:
     other = USING.replace("lambda row: taxed(row)", "lambda row: row")
     assert digest(USING, "each =") not in ("", digest(other, "each ="))
     assert digest(USING, "each =") != digest(USING.replace("RATE = 0.2", "RATE = 0.3"), "each =")
 
 
-def test_a_line_without_a_function_and_unparsable_source_give_no_digest() -> None:
+def test_a_line_without_a_function_and_a_source_that_cannot_be_parsed_have_no_digest() -> None:
     assert function_digest(USING, 1) == function_digest("def f(:\n", 1) == ""
 
 
@@ -133,7 +133,7 @@ def test_the_digest_of_a_python_file_ignores_comments_and_docstrings() -> None:
 
 
 @pytest.mark.parametrize("content", [b"def f(:", b"\x00\xff", b"(" * 5000])
-def test_a_file_that_is_no_python_has_the_digest_of_its_bytes(content: bytes) -> None:
+def test_a_file_that_is_not_python_has_the_digest_of_its_bytes(content: bytes) -> None:
     assert file_digest(content) == hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -157,7 +157,7 @@ def test_an_operator_without_a_callable_has_no_digest() -> None:
     assert digest_of_callable(SimpleNamespace()) == ""
 
 
-def test_a_task_that_may_return_a_frame_has_the_digest_of_its_own_function(tmp_path: Path) -> None:
+def test_a_task_that_may_return_a_data_frame_has_the_digest_of_its_own_function(tmp_path: Path) -> None:
     found = loaded(tmp_path / "a", SOURCE)
     task = PythonOperator(task_id="count", python_callable=found.python_callable)
     before = digest_of_callable(task)
@@ -176,12 +176,12 @@ def test_a_task_that_may_return_a_frame_has_the_digest_of_its_own_function(tmp_p
     ],
     ids=lambda task: str(task.task_id),
 )
-def test_a_function_that_runs_elsewhere_or_gives_no_xcom_is_left_alone(task: Any) -> None:
+def test_a_function_that_runs_in_another_process_or_returns_no_xcom_is_not_wrapped(task: Any) -> None:
     stage_frames(task)
     assert getattr(task, "python_callable", made_by_hand) is made_by_hand
 
 
-def test_frames_inside_a_dict_that_is_one_xcom_are_not_staged() -> None:
+def test_data_frames_inside_a_dict_that_is_stored_as_one_xcom_are_not_staged() -> None:
     value = {"rows": pa.table({"n": [1]})}
     task = PythonOperator(task_id="count", python_callable=lambda: value)
     stage_frames(task)

@@ -57,7 +57,7 @@ def spark(application: str, **more: Any) -> Any:
     return SparkBatchOperator(task_id="count", application=application, **more).output["counts"]
 
 
-def test_a_spark_task_has_the_digest_of_its_application_beside_the_dag_file(tmp_path: Path) -> None:
+def test_a_spark_task_has_the_digest_of_its_application_file_next_to_the_dag_file(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     found = code(tmp_path, lambda: spark("app.py"))
     assert found == file_digest(APP.encode())
@@ -66,5 +66,5 @@ def test_a_spark_task_has_the_digest_of_its_application_beside_the_dag_file(tmp_
 
 
 @pytest.mark.parametrize("application", ["s3a://code/app.py", "missing.py", "{{ params.app }}"])
-def test_an_application_that_cannot_be_read_here_has_no_digest(tmp_path: Path, application: str) -> None:
+def test_a_spark_application_whose_file_cannot_be_read_has_no_digest(tmp_path: Path, application: str) -> None:
     assert code(tmp_path, lambda: spark(application)) == ""

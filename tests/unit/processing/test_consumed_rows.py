@@ -34,13 +34,13 @@ def read(rows: Any) -> RowsDigest:
 
 
 @given(rows=st.lists(A_ROW, max_size=8))
-def test_equal_rows_in_any_order_have_one_digest(rows: list[dict[str, Any]]) -> None:
+def test_equal_rows_have_the_same_digest_in_any_order(rows: list[dict[str, Any]]) -> None:
     again = [{str(key): value for key, value in row.items()} for row in reversed(rows)]
     assert read(rows) == read(again)
     assert read(rows).form == PYTHON
 
 
-def test_the_digest_is_the_same_in_another_process() -> None:
+def test_the_digest_of_rows_is_the_same_in_another_process() -> None:
     here = read([{"word": "cats", "n": number, "x": 0.1} for number in range(3)])
     there = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout.strip()
     assert here.text == there
@@ -52,17 +52,17 @@ def test_rows_with_another_value_have_another_digest() -> None:
         assert not read(rows).agrees(read([{**rows[0], key: value}]))
 
 
-def test_rows_with_values_that_differ_between_processes_are_only_counted() -> None:
+def test_rows_with_values_that_have_no_stable_hash_are_only_counted() -> None:
     assert read([{"n": 1}, {"n": object()}]) == RowsDigest(2, 0, COUNT)
 
 
-def test_a_reading_that_stops_early_counts_the_rows_it_took() -> None:
+def test_a_reading_that_stops_early_counts_the_rows_that_it_has_read() -> None:
     reading = RowsReading()
     next(reading.passing([{"n": 1}, {"n": 2}]))
     assert reading.found.rows == 1
 
 
-def test_the_reading_with_most_rows_counts_and_an_unstarted_one_does_not() -> None:
+def test_the_reading_with_the_most_rows_counts_and_a_reading_that_has_not_started_does_not() -> None:
     readings = [RowsReading(), RowsReading(), RowsReading(), RowsReading((OutputName("a", -1, "x"),), COUNT)]
     rows = [{"n": 1}, {"n": 2}]
     next(readings[0].passing(rows))
@@ -74,7 +74,7 @@ def test_the_reading_with_most_rows_counts_and_an_unstarted_one_does_not() -> No
     assert (output.found, output.outputs) == (RowsDigest(2), (OutputName("a", -1, "x"),))
 
 
-def test_an_empty_batch_was_read_when_its_end_was_found() -> None:
+def test_an_empty_batch_counts_as_read_after_its_end_was_reached() -> None:
     reading = RowsReading()
     assert list(reading.passing([])) == []
     assert fullest([reading])[0].found.rows == 0
@@ -89,11 +89,11 @@ def test_an_empty_batch_was_read_when_its_end_was_found() -> None:
         ({1: date(2026, 1, 1)}, {"1": date(2026, 1, 1)}),
     ],
 )
-def test_a_value_and_a_string_like_it_have_different_digests(one: Any, other: Any) -> None:
+def test_a_value_and_a_similar_value_of_another_type_have_different_digests(one: Any, other: Any) -> None:
     beside = {"cost": Decimal("1.50")}
     assert not read([{"a": one, **beside}]).agrees(read([{"a": other, **beside}]))
 
 
-def test_the_digest_ignores_the_order_of_columns_that_are_hashed_as_text() -> None:
+def test_the_digest_of_rows_that_are_hashed_as_text_ignores_the_order_of_columns() -> None:
     cost = Decimal("1.50")
     assert read([{"a": 1, "cost": cost}]) == read([{"cost": cost, "a": 1}])

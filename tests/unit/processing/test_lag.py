@@ -21,7 +21,7 @@ def begin(store: CountingStore, source: Any, run: str, log: Any, name: str = "nu
     return begin_run(spec, run, log=log)
 
 
-def test_begin_sends_how_many_rows_of_the_source_are_not_committed(
+def test_begin_sends_a_metric_of_how_many_rows_of_the_source_are_not_committed(
     store: CountingStore, log: Any, statsd: StatsD
 ) -> None:
     source = MemorySource({"a": ROWS})
@@ -38,12 +38,12 @@ def test_a_source_without_rows_sends_a_lag_of_zero(store: CountingStore, log: An
     assert statsd.received() == ["airflow.airflow_tx.lag:0|g", "airflow.airflow_tx.lag.numbers:0|g"]
 
 
-def test_a_name_of_a_topology_is_one_level_of_the_metrics(store: CountingStore, log: Any, statsd: StatsD) -> None:
+def test_the_name_of_a_topology_is_one_part_of_a_metric_name(store: CountingStore, log: Any, statsd: StatsD) -> None:
     begin(store, MemorySource({"a": ROWS}), "r1", log, name="sales.eu/north")
     assert statsd.received()[1] == "airflow.airflow_tx.lag.sales__eu_north:3|g"
 
 
-def test_names_with_a_topology_in_them_can_be_switched_off(
+def test_metric_names_that_contain_the_topology_can_be_disabled(
     store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
@@ -51,7 +51,7 @@ def test_names_with_a_topology_in_them_can_be_switched_off(
     assert statsd.received() == ["airflow.airflow_tx.lag:3|g"]
 
 
-def test_a_metrics_server_with_tags_gets_tags(
+def test_a_metrics_server_that_supports_tags_receives_tags(
     store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
@@ -60,7 +60,7 @@ def test_a_metrics_server_with_tags_gets_tags(
     assert statsd.received()[0] == "airflow.airflow_tx.lag,topology=numbers,root=/airflow_tx,unit=rows:3|g"
 
 
-def test_a_source_that_cannot_measure_its_lag_sends_no_metric_and_stops_nothing(
+def test_a_source_that_cannot_measure_its_lag_sends_no_metric_and_causes_no_failure(
     store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(begin(store, Numbers(), "r1", log), Begun)
@@ -78,7 +78,7 @@ def test_a_source_that_cannot_measure_its_lag_sends_no_metric_and_stops_nothing(
     assert log.lines[1] == told.format("other") + "OSError: it is away"
 
 
-def test_the_source_is_not_queried_for_its_lag_without_metrics(
+def test_the_lag_of_a_source_is_not_queried_if_metrics_are_disabled(
     store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = MemorySource({"a": ROWS})
@@ -88,7 +88,7 @@ def test_the_source_is_not_queried_for_its_lag_without_metrics(
     begin(store, source, "r1", log)
 
 
-def test_the_lag_metric_costs_no_request_after_a_committed_transaction(log: Any, statsd: StatsD) -> None:
+def test_the_lag_metric_needs_no_request_to_the_ledger_after_a_committed_transaction(log: Any, statsd: StatsD) -> None:
     def requests(*runs: str) -> int:
         store = CountingStore()
         for run in runs:

@@ -89,7 +89,9 @@ def waits_for(answer: Any) -> datetime:
 
 
 @pytest.mark.parametrize("order", [*permutations(range(4))])
-def test_txids_follow_the_days_in_whatever_order_their_runs_begin(days: Days, order: tuple[int, ...]) -> None:
+def test_txids_follow_the_order_of_days_no_matter_in_which_order_their_runs_begin(
+    days: Days, order: tuple[int, ...]
+) -> None:
     days.states = dict.fromkeys(range(4), "running")
     waiting = list(order)
     while waiting:
@@ -99,14 +101,14 @@ def test_txids_follow_the_days_in_whatever_order_their_runs_begin(days: Days, or
     assert days.txids() == {"01": 1, "02": 2, "03": 3, "04": 4}
 
 
-def test_the_order_begins_with_the_earliest_queued_or_running_run(days: Days) -> None:
+def test_an_order_starts_at_the_earliest_queued_or_running_run(days: Days) -> None:
     days.states = {2: "queued", 5: "running"}
     assert waits_for(days.begin(5)) == FIRST + 2 * DAY
     assert days.begin(2) == "1.1"
     assert waits_for(days.begin(5)) == FIRST + 3 * DAY
 
 
-def test_the_order_begins_where_the_record_says(days: Days) -> None:
+def test_an_order_starts_at_the_interval_in_its_record(days: Days) -> None:
     ledger = days.ledger
     ledger.open(days.spec.request)
     assert ledger.run(loss.note_origin, order_from(FIRST)) == order_from(FIRST)
@@ -120,7 +122,7 @@ def test_the_order_begins_where_the_record_says(days: Days) -> None:
     assert order_in(days.store, days.spec.paths) == FIRST + DAY
 
 
-def test_a_gap_holds_up_later_days_until_its_run_begins(days: Days) -> None:
+def test_a_gap_delays_later_days_until_its_run_begins(days: Days) -> None:
     assert days.begin(0) == "1.1"
     assert waits_for(days.begin(2)) == FIRST + DAY
     assert waits_for(days.begin(3)) == FIRST + DAY
@@ -128,7 +130,7 @@ def test_a_gap_holds_up_later_days_until_its_run_begins(days: Days) -> None:
     assert [days.begin(number) for number in (2, 3)] == ["3.1", "4.1"]
 
 
-def test_a_run_that_died_while_it_waited_blocks_no_other_run(days: Days) -> None:
+def test_a_run_that_was_killed_while_it_waited_blocks_no_other_run(days: Days) -> None:
     assert days.begin(0) == "1.1"
     assert waits_for(days.begin(2)) == FIRST + DAY  # and is never heard of again
     assert days.begin(1) == "2.1"
@@ -146,7 +148,7 @@ def test_a_late_day_is_refused_with_the_txid_that_it_would_get(days: Days) -> No
     assert "\n" not in said
 
 
-def test_the_remedy_for_a_late_day_admits_it_and_leaves_the_order_unchanged(days: Days) -> None:
+def test_the_remedy_for_a_late_day_allows_it_and_leaves_the_order_unchanged(days: Days) -> None:
     days.begin(3)
     days.source = {"in_order": False}
     assert days.begin(1) == "2.1"
@@ -155,7 +157,7 @@ def test_the_remedy_for_a_late_day_admits_it_and_leaves_the_order_unchanged(days
     assert days.begin(4) == "3.1"
 
 
-def test_a_late_day_before_the_origin_of_the_order_is_refused_and_its_remedy_admits_it(days: Days) -> None:
+def test_a_day_before_the_start_of_the_order_is_refused_and_the_remedy_allows_it(days: Days) -> None:
     ledger = days.ledger
     ledger.open(days.spec.request)
     ledger.run(loss.note_origin, order_from(FIRST + DAY))
@@ -166,7 +168,7 @@ def test_a_late_day_before_the_origin_of_the_order_is_refused_and_its_remedy_adm
     assert days.ask(two_days) == "1.1", "where the order begins is no interval that it could overlap"
 
 
-def test_a_cleared_run_keeps_its_txid_although_the_order_has_moved_on(days: Days) -> None:
+def test_a_cleared_run_keeps_its_txid_although_later_days_have_begun(days: Days) -> None:
     for kind in ("transactional", "opaque"):
         other = Days(CountingStore(), {"kind": kind})
         for number in range(3):
@@ -174,7 +176,7 @@ def test_a_cleared_run_keeps_its_txid_although_the_order_has_moved_on(days: Days
         assert [other.begin(number) for number in (1, 0, 2)] == ["2.2", "1.2", "3.2"]
 
 
-def test_a_ledger_without_an_order_gets_one_and_still_replays_earlier_days(days: Days) -> None:
+def test_an_order_can_be_enabled_for_an_existing_ledger_and_earlier_days_can_still_be_replayed(days: Days) -> None:
     days.source = {"in_order": False, "kind": "opaque"}
     for number in (4, 0):
         days.begin(number)
@@ -184,7 +186,7 @@ def test_a_ledger_without_an_order_gets_one_and_still_replays_earlier_days(days:
     assert days.begin(5) == "3.1"
 
 
-def test_a_failed_day_that_is_skipped_counts_as_passed(days: Days, log: Any) -> None:
+def test_a_failed_day_that_is_skipped_does_not_delay_the_next_day(days: Days, log: Any) -> None:
     days.begin(0)
     ledger = days.ledger
     ledger.run(skip.note_skip, 1, Audit("ann", "broken"))
@@ -192,13 +194,13 @@ def test_a_failed_day_that_is_skipped_counts_as_passed(days: Days, log: Any) -> 
     assert days.begin(1) == "2.1"
 
 
-def test_a_run_waits_for_a_full_window_before_it_waits_for_the_order(days: Days) -> None:
+def test_a_run_waits_for_a_place_in_the_window_before_it_waits_for_its_turn_in_the_order(days: Days) -> None:
     days.max_pending = 1
     days.begin(0)
     assert isinstance(days.begin(2), WindowFull)
 
 
-def test_a_deleted_and_recreated_run_has_no_dates_and_does_not_wait_for_the_order(days: Days) -> None:
+def test_a_run_that_was_deleted_and_created_again_has_no_dates_and_does_not_wait_for_the_order(days: Days) -> None:
     days.begin(0)
     days.begin(1)
     anew = replace(run_of("day 1"), conf=conf_of(key_of(days.spec, day(1))))
@@ -227,7 +229,7 @@ def weekdays() -> DAG:
     return DAG("days", schedule=Weekdays(), start_date=FIRST)
 
 
-def test_a_day_that_the_schedule_leaves_out_is_no_gap(days: Days) -> None:
+def test_a_day_that_the_schedule_omits_is_not_a_gap(days: Days) -> None:
     days.dag = weekdays()
     assert days.begin(1) == "1.1"  # Friday
     assert waits_for(days.begin(5)) == FIRST + 2 * DAY, "Tuesday"
@@ -243,7 +245,7 @@ def test_a_day_that_the_schedule_leaves_out_is_no_gap(days: Days) -> None:
     ],
     ids=["23 hours", "after them", "Monday, after the interval from Friday on"],
 )
-def test_the_previous_interval_ends_where_the_schedule_says(
+def test_the_schedule_defines_the_end_of_the_previous_interval(
     cron: str, start: datetime, end: datetime, before: datetime
 ) -> None:
     dag = DAG("days", schedule=CronDataIntervalTimetable(cron, timezone="Europe/Berlin"), start_date=FIRST)

@@ -58,7 +58,7 @@ def xcom(value: Any) -> Any:
         (1, 2),
     ],
 )
-def test_a_value_has_one_fingerprint_before_and_after_its_way_through_an_xcom(value: Any) -> None:
+def test_a_value_has_the_same_fingerprint_before_and_after_it_is_stored_as_an_xcom(value: Any) -> None:
     assert xcom_fingerprint(value) == xcom_fingerprint(xcom(value))
 
 
@@ -67,13 +67,13 @@ def test_different_values_have_different_fingerprints() -> None:
     assert len({xcom_fingerprint(value) for value in values}) == len(values)
 
 
-def test_each_entry_of_a_mapping_with_multiple_outputs_is_acked_by_its_name() -> None:
+def test_each_entry_of_a_dict_with_multiple_outputs_is_acked_under_its_name() -> None:
     value = {"words": ROWS, "lines": 1}
     assert {entry["name"] for entry in returned(value, multiple=True)} == {"return_value", "words", "lines"}
     assert [entry["name"] for entry in returned(value, multiple=False)] == ["return_value"]
 
 
-def test_a_task_that_returns_nothing_is_refused_unless_its_update_or_an_empty_batch_allows_it() -> None:
+def test_a_task_that_returns_nothing_is_refused_unless_this_is_allowed_or_the_batch_is_empty() -> None:
     nothing = acks(one=returned(None, multiple=False))
     with pytest.raises(
         StagingError, match=r"task count .* returned nothing\. Let it return its rows, .*allow_empty=True"
@@ -93,24 +93,24 @@ def test_a_task_that_returns_nothing_is_refused_unless_its_update_or_an_empty_ba
     ],
     ids=["values", "table", "guard"],
 )
-def test_a_refused_task_without_rows_is_told_which_update_may_allow_it(state: FencedState, verb: str) -> None:
+def test_the_error_for_a_task_without_rows_names_the_update_that_may_allow_it(state: FencedState, verb: str) -> None:
     nothing = acks(one=returned(None, multiple=False))
     with pytest.raises(StagingError, match=rf"allow_empty=True in the {verb}\(\.\.\.\) of the commit task"):
         values_of(Update(update().input, state), nothing, ATTEMPT, pull({}))
 
 
-def test_an_application_without_output_counts_as_no_rows_where_that_is_allowed() -> None:
+def test_a_spark_application_without_output_counts_as_no_rows_if_its_update_allows_it() -> None:
     with pytest.raises(StagingError, match="returned nothing"):
         values_of(update("counts"), acks(one=[]), ATTEMPT, pull({}))
     assert values_of(update("counts", allow_empty=True), acks(one=[]), ATTEMPT, pull({})) == []
 
 
-def test_an_empty_task_does_not_affect_the_output_of_another_task() -> None:
+def test_a_task_without_rows_does_not_affect_the_output_of_another_task() -> None:
     found = {**acks(one=returned(ROWS, multiple=False)), ("audit", -1): Ack("try 2", "op", done=True)}
     assert values_of(update(), found, ATTEMPT, pull({-1: ROWS})) == [ROWS]
 
 
-def test_the_committer_reads_the_acked_value() -> None:
+def test_the_committer_reads_the_value_that_the_task_has_acked() -> None:
     assert values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: ROWS})) == [ROWS]
 
 
@@ -124,18 +124,18 @@ def test_a_missing_xcom_is_refused() -> None:
         values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: None}))
 
 
-def test_a_reference_of_an_earlier_try_is_refused() -> None:
+def test_a_reference_from_an_earlier_try_is_refused() -> None:
     assert values_of(update("counts"), acks(one=[REF]), ATTEMPT, pull({-1: dict(REF)})) == [REF]
     with pytest.raises(StagingError):
         values_of(update("counts"), acks(one=[REF]), ATTEMPT, pull({-1: {**REF, "task_try": "b"}}))
 
 
-def test_an_unknown_output_is_refused_with_the_names_of_the_given_outputs() -> None:
+def test_the_error_for_an_unknown_output_lists_the_names_of_the_existing_outputs() -> None:
     with pytest.raises(StagingError, match="the task emitted 'counts'"):
         values_of(update("words"), acks(one=[REF]), ATTEMPT, pull({}))
 
 
-def test_every_instance_of_a_mapped_task_is_read_and_checked() -> None:
+def test_the_output_of_every_mapped_instance_is_read_and_checked() -> None:
     found = acks(i0=returned(ROWS, multiple=False), i1=returned(None, multiple=False), i2=returned([], multiple=False))
     assert values_of(update(allow_empty=True), found, ATTEMPT, pull({0: ROWS, 2: []})) == [ROWS, []]
     with pytest.raises(StagingError, match=r"task count\[1\] .* returned nothing"):
@@ -144,7 +144,7 @@ def test_every_instance_of_a_mapped_task_is_read_and_checked() -> None:
         values_of(update(), found, ATTEMPT, pull({0: [], 2: ROWS}))
 
 
-def test_a_task_that_was_skipped_gives_no_rows() -> None:
+def test_a_skipped_task_has_no_rows() -> None:
     assert values_of(update(), {}, ATTEMPT, pull({})) == []
 
 

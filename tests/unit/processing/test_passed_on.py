@@ -39,7 +39,7 @@ def check(value: Any, *, committed: bool = False) -> None:
     ],
     ids=str,
 )
-def test_a_value_that_xcom_gives_back_unchanged_is_handed_on(value: Any) -> None:
+def test_a_value_that_xcom_returns_unchanged_is_passed_to_the_next_task(value: Any) -> None:
     check(value)
 
 
@@ -58,7 +58,7 @@ def test_a_value_that_xcom_gives_back_unchanged_is_handed_on(value: Any) -> None
         (pd.NaT, r"NaT cannot become an XCom"),
     ],
 )
-def test_a_value_that_xcom_refuses_or_changes_is_refused_with_its_row_and_column(value: Any, problem: str) -> None:
+def test_the_error_for_a_value_that_xcom_refuses_or_changes_names_its_row_and_column(value: Any, problem: str) -> None:
     where = r"^Output 'return_value' of task count in transaction 7\.2 refused: "
     with pytest.raises(StagingError, match=rf"{where}row 1: n .*{problem}") as refused:
         check([{"n": 1}, {"n": value}])
@@ -68,13 +68,13 @@ def test_a_value_that_xcom_refuses_or_changes_is_refused_with_its_row_and_column
 
 
 @pytest.mark.parametrize("frame", [FRAME, pa.table({"n": [1]})], ids=["pandas", "pyarrow"])
-def test_a_frame_for_a_committer_is_refused_with_the_call_that_takes_it(frame: Any) -> None:
+def test_a_data_frame_for_a_committer_is_refused_with_the_call_that_stages_it(frame: Any) -> None:
     with pytest.raises(
         StagingError, match=r"its value is a (pandas|pyarrow)\.\w+, .*current_batch\(\)\.stage\(frame\)"
     ):
         check(frame, committed=True)
 
 
-def test_a_frame_that_xcom_does_not_know_is_refused() -> None:
+def test_a_data_frame_that_xcom_cannot_store_is_refused() -> None:
     with pytest.raises(StagingError, match=r"is a pyarrow\.Table, which an XCom cannot contain"):
         check(pa.table({"n": [1]}))

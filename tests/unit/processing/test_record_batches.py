@@ -112,7 +112,7 @@ def test_csv_columns_have_the_declared_types_and_are_strings_without_a_schema(
     assert found.to_pylist()[0] == {"n": "1", "day": "2013-01-31", "cost": "1.50"}
 
 
-def test_json_columns_have_the_declared_types_or_else_types_that_hold_all_values(
+def test_json_columns_have_the_declared_types_or_types_that_fit_all_values(
     store: CountingStore, tmp_path: Path
 ) -> None:
     lines = [{"n": 1, "tags": ["a"], "by": {"x": 1}}, {"n": 2.5, "later": True}]
@@ -126,7 +126,7 @@ def test_json_columns_have_the_declared_types_or_else_types_that_hold_all_values
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_column_whose_values_fit_no_single_type_is_refused_wherever_the_misfit_is(
+def test_a_column_whose_values_fit_no_single_type_is_refused_no_matter_which_row_does_not_fit(
     store: CountingStore, tmp_path: Path
 ) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n{"n": 2}\n{"n": 3}\n{"n": "x"}\n')
@@ -138,7 +138,7 @@ def test_a_column_whose_values_fit_no_single_type_is_refused_wherever_the_misfit
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_value_that_does_not_fit_its_declared_type_is_refused_with_its_row(store: CountingStore) -> None:
+def test_the_error_for_a_value_that_does_not_fit_its_declared_type_names_the_row(store: CountingStore) -> None:
     source = MemorySource({"0": [{"n": 1}, {"n": 2}, {"n": 3}, {"n": "x"}]}, per_batch=9, schema="n INT")
     with pytest.raises(RowsRefused, match=r"row 3: n = 'x' is not a value of type int32"):
         whole(batch_of(store, source))
@@ -157,7 +157,9 @@ LIBRARIES = {
 }
 
 
-def test_parquet_columns_keep_their_types_in_one_arrow_form(store: CountingStore, tmp_path: Path) -> None:
+def test_parquet_columns_of_different_libraries_are_read_as_the_same_arrow_types(
+    store: CountingStore, tmp_path: Path
+) -> None:
     pq.write_table(pa.table(LIBRARIES), tmp_path / "a.parquet")
     batch = batch_of(store, FileSource(f"{tmp_path}/*.parquet", format="parquet"))
     found = whole(batch)
@@ -176,7 +178,7 @@ WHOLE_OR_NOT: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("column", "kind"), WHOLE_OR_NOT.values(), ids=WHOLE_OR_NOT.keys())
-def test_a_value_of_parquet_is_the_same_in_dicts_and_batches_or_refused_in_both(
+def test_a_parquet_value_is_the_same_in_dicts_and_record_batches_or_refused_in_both(
     store: CountingStore, tmp_path: Path, column: Any, kind: str
 ) -> None:
     pq.write_table(pa.table({"n": column}), tmp_path / "a.parquet")
@@ -191,7 +193,7 @@ def test_a_value_of_parquet_is_the_same_in_dicts_and_batches_or_refused_in_both(
             read(batch)
 
 
-def test_partition_columns_of_folders_are_columns_of_record_batches(store: CountingStore, tmp_path: Path) -> None:
+def test_partition_columns_of_folders_are_columns_of_the_record_batches(store: CountingStore, tmp_path: Path) -> None:
     for region in ("eu", "us"):
         folder = tmp_path / f"region={region}"
         folder.mkdir()
@@ -204,7 +206,7 @@ def test_partition_columns_of_folders_are_columns_of_record_batches(store: Count
     assert whole(batch_of(CountingStore(), csv)).to_pylist() == expected
 
 
-def test_folders_with_different_columns_are_refused(store: CountingStore, tmp_path: Path) -> None:
+def test_folders_with_different_partition_columns_are_refused(store: CountingStore, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({name: [1]}), tmp_path / name / "x.parquet")
@@ -221,7 +223,7 @@ def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *values: Any) -> Sql
     return SqlSource("shop", "orders", columns=["id", "name", "price"])
 
 
-def test_sql_columns_have_the_types_of_the_table(
+def test_sql_columns_have_the_types_of_their_table(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = sqlite(tmp_path, monkeypatch, (1, "a", 2, 3))
@@ -240,7 +242,7 @@ def test_a_sqlite_value_that_does_not_fit_its_declared_column_is_refused(
         whole(batch_of(store, source))
 
 
-def test_a_column_of_other_types_in_two_tables_has_the_type_that_holds_all_values(
+def test_a_column_with_different_types_in_two_tables_has_a_type_that_fits_all_values(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite(tmp_path, monkeypatch, (1, "a", 2.5, None))
@@ -260,14 +262,14 @@ class Own(Numbers):
         return pl.DataFrame({"number": range(*metadata), "text": "a"})
 
 
-def test_a_custom_source_gives_frames(store: CountingStore) -> None:
+def test_record_batches_of_a_custom_source_have_the_same_values_as_its_rows(store: CountingStore) -> None:
     batch = batch_of(store, Own())
     expected = [{"number": number, "text": "a"} for number in range(10)]
     assert rows(batch) == whole(batch).to_pylist() == expected
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_trial_reads_the_first_rows(store: CountingStore) -> None:
+def test_a_trial_reads_only_the_first_rows_as_record_batches(store: CountingStore) -> None:
     source = TrialSource(MemorySource({"0": [{"n": n} for n in range(9)]}, per_batch=9, schema="n INT"), most=3)
     assert whole(batch_of(store, source)).to_pylist() == [{"n": 0}, {"n": 1}, {"n": 2}]
     given = TrialSource(MemorySource({"0": [{"n": 7}]}, schema="n INT"), most=3, rows=pl.DataFrame({"m": [1]}))
@@ -277,7 +279,7 @@ def test_a_trial_reads_the_first_rows(store: CountingStore) -> None:
 # --- streams ------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_read_as_batches_are_taken(
+def test_files_are_read_while_their_record_batches_are_consumed(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(pa.table({"n": range(200_000)}), tmp_path / "a.parquet")
@@ -307,7 +309,7 @@ def test_files_are_read_as_batches_are_taken(
     ],
     ids=["duckdb", "polars", "pandas"],
 )
-def test_an_engine_reads_a_database_to_its_end(
+def test_a_query_engine_reads_all_rows_of_a_database(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: Any
 ) -> None:
     source = sqlite(tmp_path, monkeypatch, *((number, "a", 1.5, None) for number in range(1, 100)))
@@ -337,7 +339,9 @@ def one(batch: CurrentBatch) -> Any:
 
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("use", [limited, one])
-def test_a_partial_read_is_refused_unless_the_task_declares_it(store: CountingStore, use: Use) -> None:
+def test_a_partial_read_of_record_batches_is_refused_unless_the_task_declares_it(
+    store: CountingStore, use: Use
+) -> None:
     run = Run(store, MANY)
     run.work(whole)
     run.work(use, "audit")
@@ -373,7 +377,7 @@ def files(folder: Path) -> FileSource:
 
 
 @pytest.mark.parametrize("use", PARTS.values(), ids=PARTS.keys())
-def test_a_partial_read_of_a_source_that_does_not_count_is_refused(
+def test_a_partial_read_is_refused_although_the_source_does_not_count_its_rows(
     store: CountingStore, tmp_path: Path, use: Use
 ) -> None:
     run = Run(store, files(tmp_path))
@@ -385,7 +389,9 @@ def test_a_partial_read_of_a_source_that_does_not_count_is_refused(
 
 
 @pytest.mark.parametrize("use", WHOLE.values(), ids=WHOLE.keys())
-def test_a_filtered_query_over_a_fully_read_frame_is_proven(store: CountingStore, tmp_path: Path, use: Use) -> None:
+def test_a_filtered_query_over_the_complete_data_frame_proves_that_all_rows_were_read(
+    store: CountingStore, tmp_path: Path, use: Use
+) -> None:
     run = Run(store, files(tmp_path))
     run.work(use)
     run.work(lambda batch: None, "audit")
@@ -393,7 +399,9 @@ def test_a_filtered_query_over_a_fully_read_frame_is_proven(store: CountingStore
     assert (run.history.rows, run.unproven) == (100_000, ())
 
 
-def test_a_task_that_reads_dicts_and_a_task_that_reads_batches_are_compared_by_row_counts(store: CountingStore) -> None:
+def test_tasks_that_read_dicts_and_tasks_that_read_record_batches_are_compared_by_row_counts(
+    store: CountingStore,
+) -> None:
     run = Run(store, TEN)
     run.work(rows)
     run.work(whole, "audit")
@@ -414,7 +422,7 @@ class Changing(Numbers):
         return ({"number": number + self.read} for number in range(*metadata))
 
 
-def test_equally_many_but_different_rows_are_noticed(store: CountingStore) -> None:
+def test_a_second_task_that_reads_the_same_number_of_other_rows_is_refused(store: CountingStore) -> None:
     run = Run(store, Changing())
     run.work(whole)
     run.work(whole, "audit")
@@ -422,7 +430,7 @@ def test_equally_many_but_different_rows_are_noticed(store: CountingStore) -> No
         run.commit()
 
 
-def test_the_digest_is_that_of_the_rows_once_they_are_staged(store: CountingStore) -> None:
+def test_the_digest_of_a_batch_that_is_staged_equals_the_digest_of_the_staged_rows(store: CountingStore) -> None:
     run = Run(store, TEN)
     processing = run.start("count")
     batch = CurrentBatch(processing)
@@ -433,7 +441,7 @@ def test_the_digest_is_that_of_the_rows_once_they_are_staged(store: CountingStor
 
 
 @pytest.mark.parametrize("how", ["read", "arrow"])
-def test_rows_of_files_are_counted_and_not_digested(store: CountingStore, tmp_path: Path, how: str) -> None:
+def test_rows_of_files_are_counted_without_a_digest(store: CountingStore, tmp_path: Path, how: str) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n2\n")
     processing = Run(store, FileSource(f"{tmp_path}/*.csv")).start("count")
     assert sum(1 for _ in getattr(CurrentBatch(processing), how)()) > 0
@@ -442,7 +450,9 @@ def test_rows_of_files_are_counted_and_not_digested(store: CountingStore, tmp_pa
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_partial_read_of_files_is_refused_although_files_count_no_rows(store: CountingStore, tmp_path: Path) -> None:
+def test_a_partial_read_of_files_is_refused_although_files_have_no_row_count(
+    store: CountingStore, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n2\n3\n")
     run = Run(store, FileSource(f"{tmp_path}/*.csv"))
     for task in TASKS:
@@ -451,7 +461,9 @@ def test_a_partial_read_of_files_is_refused_although_files_count_no_rows(store: 
         run.commit()
 
 
-def test_a_reader_that_has_given_all_batches_counts_as_read_to_the_end(store: CountingStore, tmp_path: Path) -> None:
+def test_a_reader_that_has_returned_all_record_batches_counts_as_read_completely(
+    store: CountingStore, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n2\n3\n")
     run = Run(store, FileSource(f"{tmp_path}/*.csv"))
     for task in TASKS:
@@ -460,7 +472,7 @@ def test_a_reader_that_has_given_all_batches_counts_as_read_to_the_end(store: Co
     assert (run.history.rows, run.unproven) == (3, ())
 
 
-def test_resources_that_a_source_opened_are_closed_after_the_last_batch(store: CountingStore) -> None:
+def test_resources_that_a_source_has_opened_are_closed_after_the_last_record_batch(store: CountingStore) -> None:
     source = Lending()
     batch = batch_of(store, source)
     reader = batch.arrow()
@@ -469,7 +481,7 @@ def test_resources_that_a_source_opened_are_closed_after_the_last_batch(store: C
     assert source.lent == ["closed"]
 
 
-def test_a_second_call_is_a_second_reading(store: CountingStore) -> None:
+def test_two_calls_of_the_reader_count_as_two_readings(store: CountingStore) -> None:
     run = Run(store, TEN)
     run.work(lambda batch: (whole(batch), whole(batch)))
     run.work(whole, "audit")
@@ -497,7 +509,7 @@ def asked_by_duckdb(batch: CurrentBatch) -> Any:
 @pytest.mark.parametrize(
     "use", [whole, asked_by_duckdb, lambda batch: pl.DataFrame(batch.arrow()), lambda batch: batch.stage(batch.arrow())]
 )
-def test_a_refusal_of_the_source_is_raised_whichever_engine_reads(
+def test_a_refusal_by_the_source_is_raised_in_every_query_engine(
     store: CountingStore, tmp_path: Path, use: Use
 ) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n2\n3\n4\nx\n")
@@ -508,7 +520,7 @@ def test_a_refusal_of_the_source_is_raised_whichever_engine_reads(
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_an_error_of_the_engine_is_raised_unchanged(store: CountingStore) -> None:
+def test_an_error_of_the_query_engine_is_raised_unchanged(store: CountingStore) -> None:
     def use(batch: CurrentBatch) -> Any:
         found = batch.arrow()  # noqa: F841 - the query names it
         return asked("SELECT no_such_column FROM found")
@@ -569,7 +581,9 @@ ABORTED = "terminate called without an active exception"
 
 @pytest.mark.parametrize("end", ["acked", "failed"])
 @pytest.mark.parametrize("query", ["SELECT n FROM rows LIMIT 3", "SELECT n FROM rows"])
-def test_a_process_exits_cleanly_while_an_engine_still_reads(tmp_path: Path, query: str, end: str) -> None:
+def test_a_process_exits_without_an_error_while_a_query_engine_still_reads(
+    tmp_path: Path, query: str, end: str
+) -> None:
     pq.write_table(pa.table({"n": range(4_000_000)}), tmp_path / "a.parquet", row_group_size=20_000)
     command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path), query, end]
 

@@ -106,7 +106,7 @@ def numbers(store: CountingStore) -> Dag:
     return made
 
 
-def test_a_task_starts_in_the_ledger_before_it_runs_and_acks_its_result(numbers: Dag) -> None:
+def test_a_task_is_recorded_as_started_before_it_runs_and_its_result_is_acked(numbers: Dag) -> None:
     context = numbers.context("first", numbers.payload)
     before_task(context)
     started = numbers.ack("first")
@@ -120,7 +120,7 @@ def test_a_task_starts_in_the_ledger_before_it_runs_and_acks_its_result(numbers:
     assert acked.code == digest_of_callable(context["task"]) != ""
 
 
-def test_a_task_of_a_run_without_dates_knows_the_data_interval_of_its_transaction(store: CountingStore) -> None:
+def test_a_task_of_a_run_without_dates_gets_the_data_interval_of_its_transaction(store: CountingStore) -> None:
     made = Dag(store, DataIntervalSource())
     undated = replace(run_of("r1"), conf=conf_of(f"interval:{FIRST.isoformat()}/{(FIRST + DAY).isoformat()}"))
     context = made.context("first", made.begin(info=undated))
@@ -129,7 +129,7 @@ def test_a_task_of_a_run_without_dates_knows_the_data_interval_of_its_transactio
     assert context["ds"] == "2026-01-01"
 
 
-def test_a_task_of_a_run_with_dates_keeps_them(store: CountingStore) -> None:
+def test_a_task_of_a_run_with_dates_keeps_its_dates(store: CountingStore) -> None:
     made = Dag(store, DataIntervalSource())
     context = made.context("first", made.begin(info=day(0)))
     context["logical_date"] = FIRST + DAY
@@ -138,7 +138,7 @@ def test_a_task_of_a_run_with_dates_keeps_them(store: CountingStore) -> None:
     assert "ds" not in context
 
 
-def test_a_result_that_xcom_does_not_take_is_refused_before_the_ack(numbers: Dag) -> None:
+def test_a_result_that_xcom_cannot_store_is_refused_before_the_ack(numbers: Dag) -> None:
     context = numbers.context("first", numbers.payload)
     before_task(context)
     with pytest.raises(StagingError, match="of task first .*refused: row 1: n = nan is not finite"):
@@ -150,7 +150,7 @@ def test_a_result_that_xcom_does_not_take_is_refused_before_the_ack(numbers: Dag
 
 @pytest.mark.parametrize("read", [1, 2], ids=["while it is read", "after it was read"])
 @pytest.mark.parametrize("way", ["rows", "arrow"])
-def test_a_file_that_changes_before_the_task_that_reads_it_has_acked_is_refused(
+def test_a_file_that_changes_before_the_ack_of_the_task_that_reads_it_is_refused(
     store: CountingStore, tmp_path: Path, way: str, read: int
 ) -> None:
     file = tmp_path / "a.csv"
@@ -171,7 +171,9 @@ def test_a_file_that_changes_before_the_task_that_reads_it_has_acked_is_refused(
     assert not acked.done
 
 
-def test_resources_that_a_source_opened_for_a_task_are_closed_however_the_reading_ends(store: CountingStore) -> None:
+def test_resources_that_a_source_has_opened_for_a_task_are_closed_however_the_reading_ends(
+    store: CountingStore,
+) -> None:
     source = Lending()
     lent = Dag(store, source)
     lent.begin()
@@ -222,7 +224,7 @@ REFUSED = SourceError(source="unsettled", problem="rows were deleted", remedy="A
     [(None, AirflowRescheduleException), (FailedBatch("another one counts"), FailedBatch), (REFUSED, SourceError)],
 )
 @pytest.mark.parametrize("when", ["emit", "ack"])
-def test_a_task_whose_rows_are_not_settled_ends_as_its_source_says(
+def test_a_task_whose_rows_can_still_change_ends_with_the_outcome_that_the_source_decides(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch, when: str, outcome: Any, ends_by: type[Exception]
 ) -> None:
     made = Dag(store, Unsettled(when, outcome))
@@ -241,7 +243,7 @@ def test_a_task_whose_rows_are_not_settled_ends_as_its_source_says(
     assert not acked.done
 
 
-def test_resources_that_a_source_opened_are_closed_when_its_task_is_given_up(store: CountingStore) -> None:
+def test_resources_that_a_source_has_opened_are_closed_when_its_task_fails(store: CountingStore) -> None:
     source = Lending()
     lent = Dag(store, source)
     lent.begin()
@@ -254,7 +256,7 @@ def test_resources_that_a_source_opened_are_closed_when_its_task_is_given_up(sto
     assert source.lent == ["closed"]
 
 
-def test_a_task_that_skips_itself_or_others_acks_without_output(numbers: Dag) -> None:
+def test_a_task_that_skips_itself_or_other_tasks_acks_without_output(numbers: Dag) -> None:
     context = numbers.context("first")
     before_task(context)
     task_ended(context)
@@ -263,7 +265,7 @@ def test_a_task_that_skips_itself_or_others_acks_without_output(numbers: Dag) ->
     assert (acked.done, acked.outputs) == (True, [])
 
 
-def test_a_task_that_has_acked_does_not_ack_again_when_it_has_succeeded(numbers: Dag) -> None:
+def test_a_task_that_has_acked_does_not_ack_again_after_it_succeeds(numbers: Dag) -> None:
     context = numbers.context("first")
     before_task(context)
     after_task(context, [1])
@@ -273,7 +275,7 @@ def test_a_task_that_has_acked_does_not_ack_again_when_it_has_succeeded(numbers:
     assert len(acked.outputs) == 1
 
 
-def test_a_task_that_is_given_up_fails_its_transaction_with_the_reason(numbers: Dag) -> None:
+def test_a_task_that_fails_after_its_last_retry_fails_its_transaction_with_the_reason(numbers: Dag) -> None:
     context = numbers.context("first")
     before_task(context)
     context["exception"] = OSError("no disk")
@@ -293,7 +295,7 @@ def refused_reading(files: Dag) -> RowsRefused:
     return refused.value
 
 
-def test_a_batch_that_is_refused_for_its_rows_is_noted_as_permanently_refused(
+def test_a_batch_that_is_refused_because_of_its_rows_is_recorded_as_permanently_refused(
     store: CountingStore, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text("n\nten\n")
@@ -322,7 +324,7 @@ SECRET = "Jane Doe: 7"
         ("a.json", f'{{"{SECRET}": 1, "{SECRET}": 2}}', "a.json: line 1: a key"),
     ],
 )
-def test_the_ledger_says_where_a_refused_value_is_and_not_which_one(
+def test_the_ledger_records_the_place_of_a_refused_value_and_not_the_value(
     store: CountingStore, tmp_path: Path, name: str, row: str, place: str
 ) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -349,7 +351,7 @@ class Mixed(Numbers):
 
 
 @pytest.mark.parametrize("row", [4711, {"n": 4711}])
-def test_the_ledger_has_no_value_of_a_row_that_no_table_takes(store: CountingStore, row: Any) -> None:
+def test_the_ledger_records_no_value_of_a_row_that_does_not_fit_any_table(store: CountingStore, row: Any) -> None:
     source = Mixed()
     source.row = row
     given = Dag(store, source)
@@ -371,7 +373,7 @@ class Cast(Numbers):
         yield {"n": pa.scalar(4711).cast(pa.int8())}
 
 
-def test_the_ledger_has_no_value_that_a_library_quotes(store: CountingStore) -> None:
+def test_the_ledger_records_no_value_that_the_error_of_a_library_contains(store: CountingStore) -> None:
     given = Dag(store, Cast())
     given.begin()
     context = given.context("first", given.payload)
@@ -384,14 +386,14 @@ def test_the_ledger_has_no_value_that_a_library_quotes(store: CountingStore) -> 
     assert ("a row has an unusable value" in error, "4711" in error) == (True, False)
 
 
-def test_a_file_error_that_quotes_no_value_is_stored_completely(store: CountingStore, tmp_path: Path) -> None:
+def test_a_file_error_that_contains_no_value_is_recorded_completely(store: CountingStore, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1 "m": 2}\n')
     files = Dag(store, FileSource(f"{tmp_path}/*", format="json", schema="n INT, m INT"))
     refused_reading(files)
     assert "a.json: line 1: it is no JSON (Expecting ',' delimiter" in (files.record().error or "")
 
 
-def test_a_refusal_that_airflows_exception_repeats_is_stored_apart_from_its_remedy(numbers: Dag) -> None:
+def test_the_text_of_a_refusal_in_an_airflow_exception_is_recorded_separately_from_its_remedy(numbers: Dag) -> None:
     context = numbers.context("first")
     before_task(context)
     refusal = RowsDiffer(txid=1, attempt=1, problem="4 of 5 rows were read", remedy="Read them all.")
@@ -403,7 +405,7 @@ def test_a_refusal_that_airflows_exception_repeats_is_stored_apart_from_its_reme
     assert (record.said, str(record.remedy)) == (told, "Nothing was written. Read them all.")
 
 
-def test_the_ledger_stores_the_root_cause_of_an_error_in_the_jvm(numbers: Dag) -> None:
+def test_the_ledger_records_the_root_cause_of_an_error_in_the_jvm(numbers: Dag) -> None:
     context = numbers.context("first")
     before_task(context)
     context["exception"] = RuntimeError(
@@ -413,7 +415,7 @@ def test_the_ledger_stores_the_root_cause_of_an_error_in_the_jvm(numbers: Dag) -
     assert numbers.record().said == "task first: java.sql.SQLException: No suitable driver"
 
 
-def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:
+def test_the_late_failure_of_an_older_try_does_not_fail_the_transaction(numbers: Dag) -> None:
     old, new = numbers.context("first"), numbers.context("first")
     before_task(old)
     before_task(new)
@@ -422,7 +424,7 @@ def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:
     assert numbers.record().phase is Phase.PROCESSING
 
 
-def test_a_retry_under_the_same_try_id_keeps_the_ack_and_gets_its_own_folder(numbers: Dag) -> None:
+def test_a_retry_with_the_same_try_id_keeps_the_ack_and_has_its_own_staging_folder(numbers: Dag) -> None:
     resumed, retried = numbers.context("first"), numbers.context("first")
     retried["ti"] = replace(resumed["ti"], try_number=2)
     before_task(resumed)
@@ -434,7 +436,7 @@ def test_a_retry_under_the_same_try_id_keeps_the_ack_and_gets_its_own_folder(num
     assert Processing.of(resumed).task != Processing.of(retried).task
 
 
-def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
+def test_a_try_that_airflow_has_replaced_cannot_begin_a_transaction_or_start_a_task(
     numbers: Dag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = numbers.context("first"), numbers.context("first")
@@ -449,13 +451,13 @@ def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
     assert (numbers.record().attempt, len(asked)) == (1, 2)
 
 
-def test_the_first_try_of_a_task_needs_no_query_to_airflow(numbers: Dag, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_try_of_a_task_sends_no_query_to_airflow(numbers: Dag, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "is_current_try", lambda task_try: pytest.fail("Airflow was asked"))
     before_task(numbers.context("first"))
     assert numbers.ack("first") is not None
 
 
-def test_a_task_of_an_older_attempt_fails_at_once_and_names_the_task_to_clear(numbers: Dag) -> None:
+def test_a_task_of_an_older_attempt_fails_immediately_and_names_the_task_to_clear(numbers: Dag) -> None:
     context = numbers.context("first")
     numbers.begin()
     with pytest.raises(AirflowFailException, match=r"attempt 1 refused: attempt 2 is the newest. Clear `begin`"):
@@ -463,7 +465,7 @@ def test_a_task_of_an_older_attempt_fails_at_once_and_names_the_task_to_clear(nu
 
 
 @pytest.mark.parametrize("told", ["nothing", "the old attempt", "the new attempt"])
-def test_a_task_beside_the_begin_of_its_cleared_run_is_rescheduled_and_does_not_fail(numbers: Dag, told: str) -> None:
+def test_a_task_that_starts_while_begin_of_its_cleared_run_is_running_is_rescheduled(numbers: Dag, told: str) -> None:
     context = numbers.context("first")
     if told != "nothing":
         before_task(context)
@@ -478,7 +480,7 @@ def test_a_task_beside_the_begin_of_its_cleared_run_is_rescheduled_and_does_not_
     assert numbers.ack("first") is None
 
 
-def test_a_task_whose_arguments_are_of_an_older_attempt_is_refused(numbers: Dag) -> None:
+def test_a_task_with_arguments_of_an_older_attempt_is_refused(numbers: Dag) -> None:
     old = numbers.payload
     numbers.begin()
     with pytest.raises(AirflowFailException, match="attempt 1 refused"):
@@ -486,7 +488,7 @@ def test_a_task_whose_arguments_are_of_an_older_attempt_is_refused(numbers: Dag)
     assert numbers.ack("first") is None
 
 
-def test_an_older_try_that_is_still_alive_cannot_ack(numbers: Dag) -> None:
+def test_an_older_try_that_is_still_running_cannot_ack(numbers: Dag) -> None:
     old, new = numbers.context("first"), numbers.context("first")
     before_task(old)
     before_task(new)
@@ -502,7 +504,7 @@ def test_a_task_of_a_run_without_a_transaction_is_refused_with_a_hint_to_clear_b
 
 
 @pytest.mark.parametrize("by", ["its skip", "the word to do so itself", "its own state"])
-def test_a_task_that_begin_has_skipped_skips_itself_although_it_has_started(numbers: Dag, by: str) -> None:
+def test_a_task_that_begin_has_skipped_skips_itself_although_airflow_has_started_it(numbers: Dag, by: str) -> None:
     context = numbers.context("first", begin="skipped" if by == "its own state" else "success")
     context["ti"].xcoms.clear()
     if by == "its skip":
@@ -514,7 +516,7 @@ def test_a_task_that_begin_has_skipped_skips_itself_although_it_has_started(numb
         before_task(context)
 
 
-def test_a_side_branch_neither_starts_nor_acks(numbers: Dag) -> None:
+def test_a_task_that_no_committer_depends_on_does_not_start_in_the_ledger_and_does_not_ack(numbers: Dag) -> None:
     begin: Any = numbers.dag.get_task("begin")
     begin.transaction = replace(numbers.spec, tasks=("second",))
     context = numbers.context("first")
@@ -539,7 +541,7 @@ def test_a_task_of_a_committed_transaction_skips_itself(numbers: Dag, log: Any) 
     task_ended(context)
 
 
-def test_with_an_opaque_source_no_task_works_on_the_output_of_an_earlier_attempt(store: CountingStore) -> None:
+def test_a_task_of_an_opaque_source_does_not_use_the_output_of_an_earlier_attempt(store: CountingStore) -> None:
     opaque = Dag(store, OpaqueNumbers())
     opaque.begin()
     first = opaque.context("first")
@@ -552,13 +554,13 @@ def test_with_an_opaque_source_no_task_works_on_the_output_of_an_earlier_attempt
     before_task(opaque.context("second", first="skipped"))
 
 
-def test_the_batch_gives_exactly_its_rows(numbers: Dag) -> None:
+def test_the_current_batch_has_the_txid_and_the_attempt_and_exactly_the_rows_of_its_metadata(numbers: Dag) -> None:
     batch = CurrentBatch(Processing.of(numbers.context("first")))
     assert (batch.txid, str(batch.attempt), batch.metadata) == (1, "1.1", [0, 10])
     assert list(batch.read()) == [{"number": number} for number in range(10)]
 
 
-def test_a_replay_that_found_no_rows_reads_none(numbers: Dag) -> None:
+def test_a_replay_whose_source_returned_no_rows_reads_no_rows(numbers: Dag) -> None:
     numbers.payload["rows"] = None
     assert list(CurrentBatch(Processing.of(numbers.context("first"))).read()) == []
 
@@ -597,12 +599,12 @@ def started_task(store: CountingStore, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("form", [list, iter, pd.DataFrame, pa.Table.from_pylist])
-def test_staged_rows_are_read_back_unchanged(started_task: StartedTask, form: Any) -> None:
+def test_staged_rows_are_unchanged_when_they_are_read(started_task: StartedTask, form: Any) -> None:
     ref = started_task.batch.stage(form(ROWS))
     assert list(started_task.batch.read_output(ref)) == ROWS
 
 
-def test_a_reader_can_prove_that_it_read_all_staged_rows(started_task: StartedTask) -> None:
+def test_staged_rows_have_a_digest_that_proves_whether_a_reader_has_read_all_of_them(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(ROWS)
     outputs = {entry["name"]: entry for entry in started_task.acked(ref).outputs}
     assert outputs["rows"] == ref
@@ -620,13 +622,13 @@ def test_a_reader_can_prove_that_it_read_all_staged_rows(started_task: StartedTa
     ],
     ids=str,
 )
-def test_a_reader_proves_rows_of_each_library(started_task: StartedTask, frame: Any) -> None:
+def test_rows_that_are_staged_from_a_frame_of_any_library_have_a_digest(started_task: StartedTask, frame: Any) -> None:
     ref = started_task.batch.stage(frame)
     assert ref["row_digest"].startswith("xxh64c-")
     assert next(row["word"] for row in started_task.batch.read_output(ref)) == "a"
 
 
-def test_staging_rows_that_cannot_be_hashed_logs_it(
+def test_the_task_logs_that_it_cannot_hash_staged_rows(
     started_task: StartedTask, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
@@ -636,7 +638,7 @@ def test_staging_rows_that_cannot_be_hashed_logs_it(
     assert "Output 'lists' of first has lists, structs, maps or times of day" in caplog.text
 
 
-def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedTask) -> None:
+def test_a_spark_application_receives_the_files_of_staged_rows(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(ROWS, "orders")
     found = inputs_of(started_task.dag.spec, {"orders": ref}, started_task.processing.begun)["orders"]
     assert found.outputs == (OutputName("first", -1, "orders", ref["row_digest"]),)
@@ -644,33 +646,35 @@ def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedT
     assert pq.read_table(found.files[0].removeprefix("file://")).to_pylist() == ROWS
 
 
-def test_a_task_stages_several_outputs_and_each_name_once(started_task: StartedTask) -> None:
+def test_a_task_can_stage_several_outputs_but_each_name_only_once(started_task: StartedTask) -> None:
     first, second = (started_task.batch.stage(ROWS[:number], name) for number, name in ((1, "one"), (2, "two")))
     assert [len(list(started_task.batch.read_output(ref))) for ref in (first, second)] == [1, 2]
     with pytest.raises(StagingError, match="the task has already staged an output with this name"):
         started_task.batch.stage(ROWS, "one")
 
 
-def test_rows_that_are_no_table_are_refused(started_task: StartedTask) -> None:
+def test_rows_that_are_not_a_table_are_refused_when_they_are_staged(started_task: StartedTask) -> None:
     with pytest.raises(StagingError, match="its rows do not form a table"):
         started_task.batch.stage([{"n": 1}, {"n": "x"}])
 
 
 @pytest.mark.parametrize("nothing", [pd.DataFrame({"product": [], "amount": []}), pd.DataFrame(), [], iter(())])
-def test_staging_no_rows_gives_an_empty_output_with_or_without_columns(started_task: StartedTask, nothing: Any) -> None:
+def test_staging_no_rows_creates_an_empty_output_with_or_without_columns(
+    started_task: StartedTask, nothing: Any
+) -> None:
     ref = started_task.batch.stage(nothing)
     assert ref["rows"] == 0
     assert list(started_task.batch.read_output(ref)) == []
 
 
-def test_rows_without_columns_are_refused(started_task: StartedTask) -> None:
+def test_rows_without_columns_are_refused_when_they_are_staged(started_task: StartedTask) -> None:
     given: list[Any] = [[{}, {}], pd.DataFrame(index=[0, 1])]
     for each in given:
         with pytest.raises(StagingError, match=r"its rows do not form a table \(2 rows have no columns\)"):
             started_task.batch.stage(each)
 
 
-def test_times_are_staged_in_the_unit_that_spark_reads(started_task: StartedTask) -> None:
+def test_times_are_staged_in_the_unit_that_spark_can_read(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(pd.DataFrame({"at": [datetime(2026, 1, 5, 12)]}))
     found = inputs_of(started_task.dag.spec, {"rows": ref}, started_task.processing.begun)["rows"]
     assert pq.read_schema(found.files[0].removeprefix("file://")).field("at").type == pa.timestamp("us")

@@ -37,7 +37,7 @@ _NAMES = st.sampled_from(["files", "name", "from", "to", "quantity", "after", "u
          "orders-0: 0 to 3, orders-1: 0 to 3 and 7 more"),
     ],
 )  # fmt: skip
-def test_a_batch_is_named_as_a_person_knows_it(metadata: Any, words: str) -> None:
+def test_a_batch_is_named_in_words_that_a_person_understands(metadata: Any, words: str) -> None:
     assert batch_in_words(metadata) == words
 
 
@@ -46,7 +46,7 @@ def test_a_batch_is_named_as_a_person_knows_it(metadata: Any, words: str) -> Non
     [None, 7, "text", [], {}, {"files": []}, {"files": "abc"}, {"files": [7]}, {"upto": []}, {"upto": [7]}, {"from": 5},
      {"from": True, "to": "x"}, {"tx_digest": "d", "tx_length": 9}, {"staged": "file:///x", "number": 7}],
 )  # fmt: skip
-def test_metadata_of_another_shape_has_no_name(metadata: Any) -> None:
+def test_metadata_with_an_unknown_structure_has_no_name(metadata: Any) -> None:
     assert batch_in_words(metadata) == ""
 
 
@@ -58,7 +58,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=examples(200, 5000))
 @given(_JSON)
-def test_metadata_of_a_custom_source_has_a_short_name_or_none(metadata: Any) -> None:
+def test_metadata_of_a_custom_source_has_a_short_name_or_no_name(metadata: Any) -> None:
     assert len(batch_in_words(metadata)) <= LONGEST
 
 
@@ -96,7 +96,7 @@ _FILES = {"folder": "s3://bucket/day=0/", "files": [{"name": "a.csv", "size": 7}
         (_FILES, "bucket/day=0/b", ["s3://bucket/day=0/b:c.csv"]),
     ],
 )  # fmt: skip
-def test_a_search_finds_a_value_where_the_metadata_has_it(metadata: Any, what: str, texts: list[str]) -> None:
+def test_a_search_finds_a_value_in_the_metadata_of_a_batch(metadata: Any, what: str, texts: list[str]) -> None:
     assert found(metadata, what) == texts
 
 
@@ -128,7 +128,7 @@ def test_a_search_finds_a_value_where_the_metadata_has_it(metadata: Any, what: s
         ({"a": [1], "b": None}, "a:[1]"),
     ],
 )
-def test_a_search_finds_no_value_outside_the_rows_or_without_its_partition(metadata: Any, what: str) -> None:
+def test_a_search_finds_no_value_outside_the_rows_of_a_batch_or_without_its_partition(metadata: Any, what: str) -> None:
     assert found(metadata, what) == []
 
 

@@ -49,7 +49,7 @@ def of_kind(kind: str, *, partitioned: bool) -> Topology:
     return Topology(lambda: store, "/tx", [], source=kind, partitioned=partitioned)
 
 
-def test_the_source_decides_each_attempt_and_the_ledger_stores_of_which_attempt_the_batch_is(
+def test_the_source_decides_each_attempt_and_the_ledger_records_the_attempt_of_the_batch(
     topology: Topology,
 ) -> None:
     source = Source(Batch([0, 1], 1))
@@ -65,7 +65,7 @@ def test_the_source_decides_each_attempt_and_the_ledger_stores_of_which_attempt_
     assert [each.attempt for each, _ in source.asked] == [1, 2]
 
 
-def test_every_attempt_has_its_own_folder_of_acks(topology: Topology) -> None:
+def test_every_attempt_has_its_own_folder_of_acks_in_the_ledger(topology: Topology) -> None:
     source, names = Source(Batch([0, 1], 1)), list[str]()
     for task_try in ("t1", "t2"):
         begin(topology, source, task_try=task_try)
@@ -80,13 +80,15 @@ def test_every_attempt_has_its_own_folder_of_acks(topology: Topology) -> None:
     [("opaque", True, START), ("transactional", True, None), ("opaque", False, None)],
     ids=["opaque, by partition", "transactional: its replays have the same rows", "without partitions"],
 )
-def test_partition_starts_are_stored_for_replays_of_an_opaque_source(kind: str, partitioned: bool, begins: Any) -> None:
+def test_the_start_of_each_partition_is_stored_for_replays_of_an_opaque_source(
+    kind: str, partitioned: bool, begins: Any
+) -> None:
     topology = of_kind(kind, partitioned=partitioned)
     begin(topology, Source(Batch({"A": [3, 4]}, {"A": 4}, start=START)))
     assert stored(topology).begin == begins
 
 
-def test_a_run_that_does_not_exist_yet_is_named_by_its_txid_unless_the_name_is_taken(topology: Topology) -> None:
+def test_a_run_that_does_not_exist_yet_is_named_after_its_txid_unless_the_name_is_taken(topology: Topology) -> None:
     source = Source(Batch([0, 1], 1))
     for number, key in enumerate(("tx-2", None), 1):
         source.batch = Batch([0, number], number)
@@ -94,7 +96,7 @@ def test_a_run_that_does_not_exist_yet_is_named_by_its_txid_unless_the_name_is_t
     assert [record(topology, txid).run_id for txid in (1, 2)] == ["tx-2", "tx-2-2"]
 
 
-def test_a_third_run_of_the_same_name_gets_the_next_number(topology: Topology) -> None:
+def test_a_third_run_with_the_same_name_gets_the_next_number(topology: Topology) -> None:
     source = Source(Batch([0, 1], 1))
     for number, key in enumerate(("tx-3", "tx-3-2", None), 1):
         source.batch = Batch([0, number], number)
@@ -102,7 +104,7 @@ def test_a_third_run_of_the_same_name_gets_the_next_number(topology: Topology) -
     assert record(topology, 3).key == record(topology, 3).run_id == "tx-3-3"
 
 
-def test_a_begin_of_a_transaction_whose_record_is_missing_is_refused(topology: Topology) -> None:
+def test_a_begin_is_refused_if_the_record_of_its_open_transaction_is_missing(topology: Topology) -> None:
     """Its record is damaged by hand: neither open, nor behind the turn, nor skipped."""
     begin(topology, Source(Batch([0, 1], 1)))
     topology.store().multi([], [Delete(topology.paths.transaction(1))])
@@ -134,7 +136,7 @@ def test_a_skipped_transaction_begins_again_after_a_readmission(skipped: Topolog
     assert (made.pinned, made.lost, made.key) == (True, [], "r1")
 
 
-def test_a_readmitted_transaction_decides_its_rows_again_at_its_first_attempt(skipped: Topology) -> None:
+def test_the_first_attempt_of_a_readmitted_transaction_decides_its_rows_again(skipped: Topology) -> None:
     skipped.readmit(1)
     asked: list[Any] = []
 
@@ -146,7 +148,7 @@ def test_a_readmitted_transaction_decides_its_rows_again_at_its_first_attempt(sk
     assert asked == [(TransactionAttempt(2, 1), [0, 2])]
 
 
-def test_a_new_ledger_gets_the_requested_incarnation_or_a_new_one() -> None:
+def test_a_new_ledger_gets_the_requested_incarnation_or_a_random_one() -> None:
     assert TopologyRequest("d", "opaque", 4).made("op").incarnation == "op"
     assert TopologyRequest("d", "opaque", 4, partitioned=True).made("op", "life") == replace(
         TopologyRequest("d", "opaque", 4).made("op"), incarnation="life", partitioned=True

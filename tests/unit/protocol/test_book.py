@@ -45,7 +45,7 @@ def chains(books: Books) -> dict[int, tuple[int, int]]:
     return {txid: (line.first, line.end) for txid, line in lines(books).items()}
 
 
-def test_each_final_transaction_gets_a_line_that_agrees_with_its_receipt() -> None:
+def test_each_final_transaction_has_a_line_in_the_book_of_ends_that_agrees_with_its_receipt() -> None:
     books = kept().run(2)
     books.skip()
     receipt = books.receipt(2)
@@ -55,7 +55,7 @@ def test_each_final_transaction_gets_a_line_that_agrees_with_its_receipt() -> No
     assert books.verify().findings == ()
 
 
-def test_a_topology_without_a_table_keeps_no_book() -> None:
+def test_a_topology_without_a_table_has_no_book_of_ends() -> None:
     books = Books().run(2)
     assert books.pipeline.ledger.topology().book == 0
     assert books.store.children(books.pipeline.paths.ends) is None
@@ -83,7 +83,7 @@ def wish(txid: int) -> WishRequest:
     return WishRequest(txid, f"run {txid}", f"run {txid}")
 
 
-def test_a_readmitted_transaction_begins_a_chain_of_its_own() -> None:
+def test_a_readmitted_transaction_begins_its_own_chain() -> None:
     books = kept().run(1)
     books.skip()
     books.pipeline.ledger.run(note_readmission, 2, ADA)
@@ -93,7 +93,7 @@ def test_a_readmitted_transaction_begins_a_chain_of_its_own() -> None:
     assert not lines(books)[2].counts
 
 
-def test_a_line_outlives_the_history_and_pages_hold_a_fixed_number_of_lines() -> None:
+def test_a_line_stays_after_the_history_is_deleted_and_a_page_has_a_fixed_number_of_lines() -> None:
     books = kept(history=2).run(LINES_A_PAGE + 1)
     assert books.pipeline.restate(LINES_A_PAGE, f"run {LINES_A_PAGE}", 1) == LINES_A_PAGE + 2
     paths = books.pipeline.paths
@@ -106,7 +106,7 @@ def test_a_line_outlives_the_history_and_pages_hold_a_fixed_number_of_lines() ->
     assert lines(books)[LINES_A_PAGE].end == LINES_A_PAGE + 2
 
 
-def test_a_restatement_of_a_chain_that_began_before_the_book_is_noted_in_its_own_line_alone() -> None:
+def test_a_restatement_of_a_chain_from_before_the_book_is_recorded_only_in_its_own_line() -> None:
     books = Books(added=["n"], journals=True).run(2)
     books.pipeline.request = replace(books.pipeline.request, appends=True)
     books.run(1)
@@ -128,7 +128,7 @@ def downstream() -> Books:
     return books
 
 
-def test_a_line_keeps_the_range_that_the_batch_has_taken_without_its_rows(downstream: Books) -> None:
+def test_a_line_contains_the_upstream_range_of_the_batch_without_its_rows(downstream: Books) -> None:
     downstream.run(1)
     downstream.skip()
     assert lines(downstream)[1].taken == TakenRange(1, 1)
@@ -139,7 +139,7 @@ def test_a_line_keeps_the_range_that_the_batch_has_taken_without_its_rows(downst
     assert downstream.verify().findings == ()
 
 
-def test_each_attempt_keeps_its_range_and_looks_up_its_ends_again(downstream: Books) -> None:
+def test_each_attempt_keeps_its_upstream_range_and_reads_the_newest_ends_again(downstream: Books) -> None:
     pipeline = downstream.pipeline
     downstream.run(1)
     begun = pipeline.begin("run 2")
@@ -152,7 +152,7 @@ def test_each_attempt_keeps_its_range_and_looks_up_its_ends_again(downstream: Bo
     assert record.size == {"rows": 4, "why": "anew"}
 
 
-def test_a_restatement_and_its_replays_look_up_their_ends_again(downstream: Books) -> None:
+def test_a_restatement_and_its_replays_read_the_newest_ends_again(downstream: Books) -> None:
     pipeline = downstream.pipeline
     downstream.run(2)
     pipeline.ledger.want_restated(wish(1), ADA)
@@ -176,7 +176,7 @@ def with_end(txid: int, end: int) -> Any:
 # --- repairs ------------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_rebuilt_from_its_states_has_the_lines_that_their_receipts_tell() -> None:
+def test_a_ledger_that_is_rebuilt_from_states_has_the_lines_that_the_receipts_prove() -> None:
     books = kept().run(3)
     books.pipeline.restate(1, "run 1", 5)
     before = lines(books)
@@ -191,7 +191,7 @@ def test_a_ledger_rebuilt_from_its_states_has_the_lines_that_their_receipts_tell
     assert books.verify().findings == ()
 
 
-def test_a_rebuilt_book_begins_with_the_last_transaction_where_states_keep_no_receipts() -> None:
+def test_a_rebuilt_book_begins_at_the_last_transaction_if_the_states_have_no_receipts() -> None:
     books = kept().run(3)
     held = [HeldState.of(each.name, undoable=True, fence=each.fence()) for each in books.states]
     books.store = books.pipeline.store = MemoryStore()
@@ -202,7 +202,7 @@ def test_a_rebuilt_book_begins_with_the_last_transaction_where_states_keep_no_re
     assert list(lines(books)) == [3, 4]
 
 
-def test_a_reset_begins_another_book() -> None:
+def test_a_reset_begins_a_new_book_of_ends() -> None:
     books = kept().run(3)
     pipeline = books.pipeline
 
@@ -216,7 +216,7 @@ def test_a_reset_begins_another_book() -> None:
     assert list(lines(books)) == [1]
 
 
-def test_after_repair_back_taken_back_transactions_count_for_nothing_and_chains_end_as_before() -> None:
+def test_chains_end_as_before_after_a_repair_has_taken_their_later_transactions_back() -> None:
     books = kept().run(2)
     tokens = {each.name: fence.token for each in books.states if (fence := each.fence()) is not None}
     books.pipeline.restate(1, "run 1", 5)
@@ -235,7 +235,7 @@ def back(books: Books, to: int, tokens: Mapping[str, Token]) -> str:
 # --- beyond the history -------------------------------------------------------------------------------------------
 
 
-def test_views_show_what_the_book_has_beyond_the_history() -> None:
+def test_views_show_older_transactions_from_the_book_of_ends() -> None:
     books = kept().run(4)
     assert books.pipeline.restate(1, "run 1", 5) == 5
     for txid in (1, 2):
@@ -252,7 +252,7 @@ def test_views_show_what_the_book_has_beyond_the_history() -> None:
         view.details(6)
 
 
-def test_views_no_longer_show_transactions_that_were_taken_back() -> None:
+def test_views_do_not_show_transactions_that_were_taken_back() -> None:
     books = kept().run(2)
     tokens = {each.name: fence.token for each in books.states if (fence := each.fence()) is not None}
     books.run(1)
@@ -279,7 +279,7 @@ class Dated(TransactionalSource):
 @pytest.mark.parametrize(
     ("what", "txids", "unknown"), [("2026-01-01T06", (1,), 1), ("2026-01-02T06", (), 1), ("run 2", (2,), 0)]
 )
-def test_a_source_is_asked_for_the_days_of_runs_that_are_forgotten(
+def test_a_query_by_days_asks_the_source_for_the_days_of_runs_that_are_beyond_the_history(
     what: str, txids: tuple[int, ...], unknown: int
 ) -> None:
     books = kept()
@@ -307,19 +307,19 @@ def test_a_source_is_asked_for_the_days_of_runs_that_are_forgotten(
         ("end", 9, "the book says end 9"),
     ],
 )
-def test_verify_finds_a_changed_field_of_a_line(field: str, value: Any, words: str) -> None:
+def test_verify_finds_a_changed_field_in_a_line_of_the_book_of_ends(field: str, value: Any, words: str) -> None:
     books = kept().run(3)
     books.change(books.pipeline.paths.page(0), lambda page: page["lines"][1].update({field: value}))
     assert any(words in each and "transaction 2" in each for each in books.verify().findings)
 
 
-def test_verify_finds_a_missing_line() -> None:
+def test_verify_finds_a_missing_line_in_the_book_of_ends() -> None:
     books = kept().run(3)
     books.change(books.pipeline.paths.page(0), lambda page: page["lines"].pop(1))
     assert books.verify().findings == ("transaction 2: it is final, and has no line in the book, which begins at 1",)
 
 
-def test_verify_finds_a_changed_range_in_a_line(downstream: Books) -> None:
+def test_verify_finds_a_changed_upstream_range_in_a_line_of_the_book_of_ends(downstream: Books) -> None:
     downstream.run(3)
     change = {"first": 1, "last": 2}
     downstream.change(downstream.pipeline.paths.page(0), lambda page: page["lines"][1]["taken"].update(change))

@@ -72,7 +72,9 @@ def granted(run: Run, **known: Any) -> Grant:
     return answer.grant
 
 
-def test_a_receipt_has_the_identity_of_its_transaction_and_what_was_processed(topology: Topology, second: Run) -> None:
+def test_a_receipt_identifies_its_transaction_and_lists_the_rows_that_were_processed(
+    topology: Topology, second: Run
+) -> None:
     told: dict[str, Any] = {"lost": ["row 1"], "changed": [DeedOfAttempt("ada", NOW, "bad rows", 0)]}
     second.committer().processed()
     record = noted(topology, 2, counted=BatchRows(3, {"python": "python:1"}), **told)
@@ -91,14 +93,14 @@ def test_a_receipt_has_the_identity_of_its_transaction_and_what_was_processed(to
     assert life.receipt == own.hash
 
 
-def test_a_state_completes_the_claim_of_its_grant_with_what_was_written_to_it(topology: Topology, second: Run) -> None:
+def test_a_state_adds_the_rows_that_it_has_written_to_the_receipt_of_its_grant(topology: Topology, second: Run) -> None:
     grant = granted(second)
     kept = replace(grant, written=Written(1, f"{3:016x}")).receipt("s", Written(2, f"{4:016x}"))
     topology.ledger().run(commit.commit, grant.token, states=["s"], written={"s": Written(3, f"{7:016x}")})
     assert kept.hashed() == receipt(topology, 2)
 
 
-def test_a_receipt_names_a_state_to_which_nothing_was_written(topology: Topology, second: Run) -> None:
+def test_a_receipt_names_a_state_without_written_rows(topology: Topology, second: Run) -> None:
     topology.ledger().run(commit.commit, granted(second).token, states=["s", "t"], written={"t": ONE_ROW})
     assert receipt(topology, 2).written == {"s": NOTHING_WRITTEN, "t": ONE_ROW}
     third = Run(topology, "r3")
@@ -107,7 +109,7 @@ def test_a_receipt_names_a_state_to_which_nothing_was_written(topology: Topology
     assert receipt(topology, 3).written == {"s": NOTHING_WRITTEN}
 
 
-def test_a_receipt_keeps_digests_of_long_rows_and_positions(topology: Topology, second: Run) -> None:
+def test_a_receipt_contains_only_digests_of_long_rows_and_long_positions(topology: Topology, second: Run) -> None:
     long = list(range(METADATA_KEPT))
     grant = granted(second, metadata=long, position=long)
     claim = Receipt.from_json(topology.record(2).receipt)  # type: ignore[union-attr]
@@ -139,7 +141,7 @@ def test_a_skip_has_a_receipt(topology: Topology, second: Run) -> None:
         ({"error": f"it broke {'x' * 3000} mend it"}, "it broke ... mend it"),
     ],
 )
-def test_each_attempt_records_why_the_previous_attempt_was_replayed(
+def test_each_attempt_records_the_reason_why_the_previous_attempt_was_replayed(
     topology: Topology, second: Run, fields: dict[str, Any], why: str
 ) -> None:
     granted(second)
@@ -169,7 +171,7 @@ def test_each_attempt_records_why_the_previous_attempt_was_replayed(
         ({"size": {"files": 2}, "counted": BatchRows(5), "processed": None}, {"size": {"files": 2}}),
     ],
 )
-def test_the_rows_of_an_attempt_that_is_replayed_are_kept(
+def test_the_rows_of_a_replayed_attempt_are_kept_in_the_ledger(
     topology: Topology, second: Run, fields: dict[str, Any], kept: dict[str, Any]
 ) -> None:
     noted(topology, 2, **fields)
@@ -179,7 +181,7 @@ def test_the_rows_of_an_attempt_that_is_replayed_are_kept(
     assert [(each.rows, each.size) for each in record.replays] == [(kept.get("rows"), kept.get("size", {}))]
 
 
-def test_only_the_last_replays_are_kept(topology: Topology, second: Run) -> None:
+def test_only_the_last_replays_are_kept_in_the_ledger(topology: Topology, second: Run) -> None:
     for _ in range(REPLAYS_KEPT + 1):
         second.begin(3)
     record = topology.record(2)
@@ -187,7 +189,7 @@ def test_only_the_last_replays_are_kept(topology: Topology, second: Run) -> None
     assert [each.attempt for each in record.replays] == list(range(2, REPLAYS_KEPT + 2))
 
 
-def test_the_error_of_the_last_attempt_is_kept_whole_and_earlier_errors_are_shortened(
+def test_the_error_of_the_last_attempt_is_kept_completely_and_earlier_errors_are_shortened(
     topology: Topology, second: Run
 ) -> None:
     error = f"it broke {'x' * 300} mend it"
@@ -202,7 +204,7 @@ def test_the_error_of_the_last_attempt_is_kept_whole_and_earlier_errors_are_shor
 # --- rows
 
 
-def test_the_rows_of_a_batch_are_the_highest_count_of_a_task() -> None:
+def test_the_row_count_of_a_batch_is_the_highest_count_of_a_task() -> None:
     acks = {("p", index): Ack("try", "op", rows=rows) for index, rows in enumerate((3, None, 7))}
     assert Processed(1, acks).rows == 7
     assert Processed(1, {("p", -1): Ack("try", "op")}).rows is None

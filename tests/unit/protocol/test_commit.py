@@ -54,7 +54,7 @@ def failed(run: Run, epoch: int | None, reason: str = "of memory") -> Any:
     return run.topology.ledger().run(commit.note_commit_failed, run.attempt, epoch, reason=reason)
 
 
-def test_output_that_was_replaced_since_it_was_read_is_not_granted(run: Run, committer: Committer) -> None:
+def test_no_grant_is_given_for_output_that_was_replaced_after_it_was_read(run: Run, committer: Committer) -> None:
     """Also if all has acked again meanwhile."""
     run.process({"a": 5})
     assert committer.ask() == Restarted()
@@ -81,7 +81,7 @@ def test_a_committed_transaction_gets_no_grant(run: Run, committer: Committer) -
     assert committer.ask() == AlreadyCommitted(1)
 
 
-def test_a_failed_transaction_gets_no_grant_except_to_be_skipped(run: Run, committer: Committer) -> None:
+def test_a_failed_transaction_gets_a_grant_only_to_be_skipped(run: Run, committer: Committer) -> None:
     run.start().fail("of memory")
     with pytest.raises(FailedTransaction, match="of memory"):
         committer.ask()
@@ -89,7 +89,9 @@ def test_a_failed_transaction_gets_no_grant_except_to_be_skipped(run: Run, commi
     assert committer.ask() == ToBeSkipped(1)
 
 
-def test_a_request_before_its_turn_is_told_whose_turn_it_is(topology: Topology, run: Run) -> None:
+def test_a_request_for_the_turn_that_comes_too_early_returns_the_txid_that_has_the_turn(
+    topology: Topology, run: Run
+) -> None:
     second = Run(topology, "r2")
     second.processed(1, {})
     waiting = second.committer()
@@ -99,7 +101,7 @@ def test_a_request_before_its_turn_is_told_whose_turn_it_is(topology: Topology, 
     assert waiting.ask() == NotYet(1)
 
 
-def test_a_grant_is_noted_with_all_that_a_repair_asks_for(run: Run, committer: Committer) -> None:
+def test_a_grant_is_recorded_with_all_facts_that_a_repair_needs(run: Run, committer: Committer) -> None:
     granted = committer.ask().grant
     found = record(run)
     assert (found.phase, found.granted, found.nonce, found.error) == (Phase.COMMITTING, True, granted.token.nonce, None)
@@ -112,7 +114,7 @@ def test_a_grant_for_rows_with_another_digest_is_refused(run: Run, committer: Co
         run.topology.ledger().run(commit.acquire, request)
 
 
-def test_a_grant_to_a_phase_of_several_tasks_is_noted_as_such(run: Run, committer: Committer) -> None:
+def test_a_grant_to_a_commit_phase_with_several_tasks_is_recorded_as_such(run: Run, committer: Committer) -> None:
     request = AcquireRequest(run.attempt, record(run).epoch, record(run).rows_digest, by_phase=True)
     run.topology.ledger().run(commit.acquire, request)
     assert record(run).by_phase
@@ -121,14 +123,14 @@ def test_a_grant_to_a_phase_of_several_tasks_is_noted_as_such(run: Run, committe
 # --- a commit that fails -----------------------------------------------------------------------------------------
 
 
-def test_a_failed_commit_is_noted_and_keeps_the_turn(run: Run, committer: Committer) -> None:
+def test_a_failed_commit_is_recorded_and_its_transaction_keeps_the_turn(run: Run, committer: Committer) -> None:
     epoch = committer.ask().grant.token.epoch
     assert failed(run, epoch, "no disk") == FailureNoted(first=True)
     found = record(run)
     assert (found.phase, found.failures, found.error) == (Phase.COMMITTING, 1, "no disk")
 
 
-def test_only_the_first_failure_of_a_grant_is_noted(run: Run, committer: Committer) -> None:
+def test_only_the_first_failure_of_a_grant_is_counted(run: Run, committer: Committer) -> None:
     epoch = committer.ask().grant.token.epoch
     for reason in ("the first", "the second"):
         failed(run, epoch, reason)
@@ -136,7 +138,7 @@ def test_only_the_first_failure_of_a_grant_is_noted(run: Run, committer: Committ
 
 
 @pytest.mark.parametrize("epoch", [1, None], ids=["an earlier one", "none"])
-def test_a_failure_that_knows_another_grant_than_the_newest_is_not_noted(
+def test_the_failure_of_an_older_or_unknown_grant_is_not_recorded(
     run: Run, committer: Committer, epoch: int | None
 ) -> None:
     committer.ask()
@@ -145,20 +147,20 @@ def test_a_failure_that_knows_another_grant_than_the_newest_is_not_noted(
 
 
 @pytest.mark.parametrize(("epoch", "failures"), [(1, 1), (None, 1), (9, 0)])
-def test_a_failure_before_the_turn_is_noted_only_with_the_current_output_or_with_none(
+def test_a_failure_before_the_turn_is_recorded_only_for_the_current_output_or_for_none(
     run: Run, committer: Committer, epoch: int | None, failures: int
 ) -> None:
     failed(run, epoch)
     assert record(run).failures == failures
 
 
-def test_before_its_turn_every_failure_is_noted(run: Run, committer: Committer) -> None:
+def test_every_failure_before_the_turn_is_counted(run: Run, committer: Committer) -> None:
     for reason in ("the first", "the second"):
         failed(run, 1, reason)
     assert (record(run).failures, record(run).error) == (2, "the second")
 
 
-def test_a_failure_is_not_noted_while_a_task_works_or_after_the_commit(run: Run) -> None:
+def test_a_failure_is_not_recorded_while_a_task_runs_or_after_the_commit(run: Run) -> None:
     assert failed(run, None) == FailureNoted(first=False)
     assert record(run).failures == 0
     run.commit()
@@ -168,21 +170,23 @@ def test_a_failure_is_not_noted_while_a_task_works_or_after_the_commit(run: Run)
 # --- the mark ----------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_reports_whether_this_call_made_the_transaction_final(topology: Topology, run: Run) -> None:
+def test_the_result_of_a_commit_says_whether_this_call_has_made_the_transaction_final(
+    topology: Topology, run: Run
+) -> None:
     token = granted(run)
     ledger = topology.ledger()
     assert ledger.run(commit.commit, token, states=()) == Committed(1, by_this_call=True)
     assert ledger.run(commit.commit, token, states=()) == Committed(1, by_this_call=False)
 
 
-def test_a_commit_of_another_transaction_with_the_same_txid_is_refused(topology: Topology, run: Run) -> None:
+def test_the_commit_of_another_transaction_with_the_same_txid_is_refused(topology: Topology, run: Run) -> None:
     token = granted(run)
     topology.ledger().run(commit.commit, token, states=())
     with pytest.raises(Outranked, match="no open transaction"):
         topology.ledger().run(commit.commit, replace(token, birth="another"), states=())
 
 
-def test_a_commit_leaves_the_history_and_removes_the_open_records(topology: Topology, run: Run) -> None:
+def test_a_commit_writes_the_history_and_deletes_the_open_records(topology: Topology, run: Run) -> None:
     token = granted(run)
     topology.clock.advance(60)
     topology.ledger().run(commit.commit, token, states=("s",))
@@ -196,14 +200,16 @@ def test_a_commit_leaves_the_history_and_removes_the_open_records(topology: Topo
     assert topology.store().children(topology.paths.all_acks).names == ()
 
 
-def test_outputs_of_a_second_call_are_noted_beside_the_earlier_outputs(topology: Topology, run: Run) -> None:
+def test_the_outputs_of_a_second_call_are_recorded_in_addition_to_the_earlier_outputs(
+    topology: Topology, run: Run
+) -> None:
     token = granted(run)
     for outputs in ({"s": "1"}, {"t": "2"}):
         assert topology.ledger().run(commit.take_output, token, outputs) == Done()
     assert record(run).outputs == {"s": "1", "t": "2"}
 
 
-def test_the_question_whether_all_is_processed_can_be_repeated_while_the_turn_is_held(run: Run) -> None:
+def test_the_check_that_all_tasks_have_acked_can_be_repeated_during_the_turn(run: Run) -> None:
     token, committer = granted(run), run.committer()
     done = committer.processed()
     assert isinstance(done, Processed)

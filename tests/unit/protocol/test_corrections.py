@@ -19,7 +19,7 @@ def test_no_transaction_is_behind_without_a_correction() -> None:
     assert (found.behind, found.comparison.txid, found.is_due) == ((), 3, False)
 
 
-def test_a_correction_of_a_taken_transaction_is_due_until_its_follow_up_has_it() -> None:
+def test_a_correction_of_a_transaction_in_a_range_is_due_until_a_follow_up_has_read_it() -> None:
     chain = Chain().run(2).take(2)
     end = chain.correct(1)
     assert due(chain.found()) == {1: {1: end}}
@@ -32,7 +32,7 @@ def test_a_correction_of_a_taken_transaction_is_due_until_its_follow_up_has_it()
     assert (chain.cursor, chain.totals.ledger.noted_behind()) == (end, {})
 
 
-def test_a_correction_is_compared_until_its_transaction_is_taken_and_final() -> None:
+def test_a_correction_is_compared_again_until_the_downstream_transaction_is_final() -> None:
     chain = Chain().run(2).take(1)
     end = chain.correct(2)
     assert (chain.request(), chain.cursor) == ([], end - 1)
@@ -51,7 +51,7 @@ def test_a_correction_between_the_reading_and_the_commit_is_found() -> None:
     assert due(chain.found()) == {1: {1: end}}
 
 
-def test_a_waiting_correction_does_not_delay_another_correction() -> None:
+def test_a_correction_that_waits_does_not_delay_another_correction() -> None:
     chain = Chain().run(3).take(1)
     chain.correct(3)
     end = chain.correct(1)
@@ -77,14 +77,14 @@ def test_a_batch_that_has_read_the_newest_end_is_not_behind_an_earlier_end() -> 
     assert (found.behind, found.comparison.txid) == ((), last)
 
 
-def test_a_skipped_restatement_upstream_is_no_correction() -> None:
+def test_a_skipped_restatement_upstream_is_not_a_correction() -> None:
     chain = Chain().run(1).take(1)
     chain.orders.ledger.want_restated(WishRequest(1, "o1", "o1"), ADA)
     chain.orders.skip(chain.orders.begin("o1").txid)
     assert (chain.found().behind, chain.found().comparison.txid) == ((), 2)
 
 
-def test_a_follow_up_that_was_skipped_is_kept_and_not_repeated_for_the_same_ends() -> None:
+def test_a_skipped_follow_up_is_listed_and_not_repeated_for_the_same_ends() -> None:
     chain = Chain().run(1).take(1)
     end = chain.correct(1)
     chain.request()
@@ -109,7 +109,7 @@ def test_a_restatement_by_a_person_resolves_a_correction() -> None:
     assert chain.totals.ledger.noted_behind() == {}
 
 
-def test_a_follow_up_that_read_before_another_correction_is_behind_again() -> None:
+def test_a_follow_up_that_has_read_its_upstream_before_another_correction_is_behind_again() -> None:
     chain = Chain().run(1).take(1)
     end = chain.correct(1)
     chain.request()
@@ -120,7 +120,7 @@ def test_a_follow_up_that_read_before_another_correction_is_behind_again() -> No
     assert due(chain.found()) == {1: {1: later}}
 
 
-def test_a_skipped_transaction_is_not_behind_and_its_readmission_takes_the_newest_ends() -> None:
+def test_a_skipped_transaction_is_not_behind_and_its_readmission_reads_the_newest_ends() -> None:
     chain = Chain().run(2)
     begun = chain.totals.begin("t1")
     chain.totals.skip(begun.txid)
@@ -135,7 +135,7 @@ def test_a_skipped_transaction_is_not_behind_and_its_readmission_takes_the_newes
     assert due(chain.found()) == {2: {1: later}}
 
 
-def test_a_due_correction_is_postponed_briefly_for_other_corrections_of_its_range() -> None:
+def test_a_due_correction_is_postponed_briefly_if_others_of_its_range_are_requested() -> None:
     chain = Chain().run(2).take(2)
     end = chain.correct(1)
     chain.orders.ledger.want_restated(WishRequest(end, "o1", "o1"), ADA)
@@ -146,7 +146,7 @@ def test_a_due_correction_is_postponed_briefly_for_other_corrections_of_its_rang
     assert due(chain.found(final + timedelta(minutes=10))) == {1: {1: end}}
 
 
-def test_a_transaction_that_cannot_be_restated_is_noted_with_the_reason() -> None:
+def test_a_transaction_that_cannot_be_restated_is_noted_as_behind_with_the_reason() -> None:
     chain = Chain().run(1)
     chain.totals.journals = False
     chain.take(1)
@@ -157,7 +157,7 @@ def test_a_transaction_that_cannot_be_restated_is_noted_with_the_reason() -> Non
     assert (chain.request(), chain.cursor) == ([], end)
 
 
-def test_corrections_of_a_new_upstream_ledger_are_compared_from_its_beginning() -> None:
+def test_corrections_of_a_new_upstream_ledger_are_compared_from_its_first_transaction() -> None:
     chain = Chain().run(2).take(2)
     chain.correct(1)
     found = chain.found()
@@ -166,7 +166,7 @@ def test_corrections_of_a_new_upstream_ledger_are_compared_from_its_beginning() 
 
 
 @pytest.mark.parametrize("taken", range(1, 8))
-def test_the_restatement_that_holds_an_upstream_transaction_is_found(taken: int) -> None:
+def test_the_restatement_that_contains_an_upstream_transaction_is_found(taken: int) -> None:
     chain = Chain().run(8).take(3)
     chain.totals.ledger.want_restated(WishRequest(2, "t2", "t2"), ADA)
     chain.follow(2)
@@ -179,7 +179,7 @@ def test_the_restatement_that_holds_an_upstream_transaction_is_found(taken: int)
     assert due(chain.found()) == {holder: {taken: end}}
 
 
-def test_a_requested_skip_does_not_count_as_final() -> None:
+def test_a_transaction_with_a_requested_skip_does_not_count_as_final() -> None:
     chain = Chain().run(1)
     begun = chain.totals.begin("t1")
     chain.totals.ledger.run(note_skip, begun.txid, ADA)
@@ -187,7 +187,7 @@ def test_a_requested_skip_does_not_count_as_final() -> None:
     assert chain.found().comparison.txid == end - 1
 
 
-def test_a_restatement_that_is_marked_while_the_book_is_read_has_its_line() -> None:
+def test_a_restatement_that_is_committed_while_the_book_of_ends_is_read_has_its_line() -> None:
     chain = Chain().run(LINES_A_PAGE + 1)
     reading = chain.upstream
     assert list(reading.lines(LINES_A_PAGE, LINES_A_PAGE + 1)) == [LINES_A_PAGE, LINES_A_PAGE + 1]

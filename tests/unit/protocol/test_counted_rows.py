@@ -28,7 +28,7 @@ def compared(books: Books, rows: Mapping[int | None, int]) -> Verified:
     return verified(books.ledger, [replace(one, rows=rows), two])
 
 
-def test_a_table_with_the_rows_of_its_receipts_has_no_finding(books: Books) -> None:
+def test_verify_has_no_finding_for_a_table_with_the_rows_of_its_receipts(books: Books) -> None:
     found = receipts_say(books.evidence[0])
     assert set(found) == {1, 2, 3, 4, 5}
     assert compared(books, found) == Verified(1, 5, (), ())
@@ -36,7 +36,7 @@ def test_a_table_with_the_rows_of_its_receipts_has_no_finding(books: Books) -> N
     assert compared(books, {**found, None: 7}) == Verified(1, 5, (), ())
 
 
-def test_missing_and_doubled_rows_are_named(books: Books) -> None:
+def test_verify_reports_missing_and_duplicate_rows_of_a_table(books: Books) -> None:
     found = receipts_say(books.evidence[0])
     rows = found.pop(2)
     (missing,) = compared(books, found).findings
@@ -46,7 +46,7 @@ def test_missing_and_doubled_rows_are_named(books: Books) -> None:
     assert f"has {2 * rows} rows of it instead of {rows}" in twice
 
 
-def test_rows_of_a_transaction_that_was_restated_are_gone() -> None:
+def test_verify_expects_no_rows_of_a_transaction_that_was_restated() -> None:
     books = Books(added=["n"], journals=True)
     books.run(3)
     assert books.pipeline.restate(1, "run 1", 5) == 4
@@ -56,7 +56,7 @@ def test_rows_of_a_transaction_that_was_restated_are_gone() -> None:
     assert f"has {found[1]} rows of it instead of 0" in left
 
 
-def test_a_table_that_is_being_written_to_is_not_compared(books: Books) -> None:
+def test_the_rows_of_a_table_are_not_compared_while_a_writer_changes_them(books: Books) -> None:
     one, two = books.evidence
     assert one.fence is not None
     writing = replace(one, rows={}, fence=replace(one.fence, applied=False))  # type: ignore[type-var]

@@ -47,7 +47,7 @@ def findings(books: Books, *words: str) -> tuple[str, ...]:
     return found
 
 
-def test_skips_readmissions_and_open_transactions_are_no_findings(books: Books) -> None:
+def test_verify_does_not_report_skips_and_readmissions_and_open_transactions(books: Books) -> None:
     assert books.verify().findings == ()
     assert books.verify(first=2, last=3).findings == ()
 
@@ -77,7 +77,7 @@ def test_verify_finds_a_changed_field_of_the_topology_record(books: Books, field
     findings(books, words)
 
 
-def test_verify_finds_a_renamed_state_that_the_ledger_does_not_name() -> None:
+def test_verify_finds_a_renamed_state_that_the_ledger_does_not_contain() -> None:
     books = Books().run(3)
     books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
     assert decisive_findings(books) == []
@@ -85,7 +85,7 @@ def test_verify_finds_a_renamed_state_that_the_ledger_does_not_name() -> None:
     assert "state s2: transaction 3 was committed to it, but the ledger does not name it" in decisive_findings(books)
 
 
-def test_a_loss_that_was_accepted_before_a_state_was_renamed_is_no_finding() -> None:
+def test_verify_does_not_report_a_loss_that_was_accepted_before_a_state_was_renamed() -> None:
     books = Books().run(3)
     books.pipeline.begin("run 4")
     books.change(books.pipeline.paths.transaction(4), lambda record: record.update(fenced=["s0"]))
@@ -94,14 +94,14 @@ def test_a_loss_that_was_accepted_before_a_state_was_renamed_is_no_finding() -> 
     assert [each for each in decisive_findings(books) if each.startswith("state ")] == []
 
 
-def test_verify_finds_a_skip_that_is_no_longer_listed(books: Books) -> None:
+def test_verify_finds_a_skip_that_was_removed_from_the_list_of_skips(books: Books) -> None:
     books.pipeline.ledger.run(end.note_skip, 8, ADA)
     assert books.verify().findings == ()
     books.change(books.pipeline.paths.record, lambda record: record.update(skips=[]))
     findings(books, "it lists the skips [], but the open transactions name the skips [8]")
 
 
-def test_verify_finds_a_removed_accepted_loss_until_the_source_has_passed_it() -> None:
+def test_verify_finds_a_removed_accepted_loss_until_a_batch_has_passed_it_in_the_source() -> None:
     books = Books().run(3)
     books.pipeline.ledger.accept_loss([Loss("", 3, 3, "row x")], ADA)
     assert books.verify().findings == ()
@@ -124,7 +124,7 @@ def rebuilt_books() -> Books:
 
 @pytest.mark.parametrize("more", [0, 2])
 @pytest.mark.parametrize("rebuilt", [0, 2, 4])
-def test_verify_finds_a_changed_last_transaction_of_a_rebuilt_ledger(more: int, rebuilt: int) -> None:
+def test_verify_finds_a_changed_last_transaction_in_a_rebuilt_ledger(more: int, rebuilt: int) -> None:
     books = rebuilt_books().run(more)
     assert books.pipeline.ledger.topology().rebuilt == 3
     assert books.verify().findings == ()
@@ -180,7 +180,7 @@ def test_verify_finds_missing_rows_of_an_open_transaction(books: Books) -> None:
 
 
 @pytest.mark.parametrize("field", ["attempt", "epoch", "nonce", "birth", "key", "run_id", "metadata", "previous"])
-def test_verify_finds_a_changed_claim_of_an_open_transaction(books: Books, field: str) -> None:
+def test_verify_finds_a_changed_receipt_in_the_record_of_an_open_transaction(books: Books, field: str) -> None:
     path = books.pipeline.paths.transaction(7)
     books.change(
         path, lambda record: record["receipt"].update({field: 9 if field in ("attempt", "epoch") else "another"})
@@ -195,7 +195,7 @@ def test_verify_finds_a_changed_claim_of_an_open_transaction(books: Books, field
     "change",
     [{"rows": 99}, {"key": "run 9"}, {"run_id": "run 9"}, {"skip": {"who": "bob", "when": WHEN, "why": "why"}}],
 )
-def test_verify_finds_changed_kept_rows_of_a_skipped_transaction(books: Books, change: dict[str, Any]) -> None:
+def test_verify_finds_changed_rows_of_a_skipped_transaction(books: Books, change: dict[str, Any]) -> None:
     books.change(books.pipeline.paths.skipped(4), lambda record: record.update(change))
     findings(books, "transaction 4: its kept rows ")
 
@@ -220,7 +220,7 @@ def test_verify_finds_a_skipped_transaction_without_its_rows(books: Books) -> No
     findings(books, "transaction 4: it was skipped, but its rows are not kept")
 
 
-def test_verify_finds_a_committed_transaction_that_is_kept_as_skipped(books: Books) -> None:
+def test_verify_finds_a_committed_transaction_that_is_still_listed_as_skipped(books: Books) -> None:
     record = Skipped("run 2", "run 2", 2, Deed("ada", WHEN, "why"), "op")
     books.store.multi([], [Create(books.pipeline.paths.skipped(2), encode(record))])
     findings(books, "transaction 2: it was committed, but the ledger keeps it as skipped")
@@ -254,14 +254,14 @@ def test_verify_finds_a_bound_run_without_a_transaction(books: Books, txid: int)
 
 
 @pytest.mark.parametrize("size", [None, {"rows": 99, "why": "x"}])
-def test_verify_finds_a_changed_size_in_the_history(size: Any) -> None:
+def test_verify_finds_a_changed_batch_size_in_the_history(size: Any) -> None:
     books = Books(sized=True).run(3)
     assert books.verify().findings == ()
     books.change(books.history(2), lambda record: record.update(size=size))
     findings(books, "transaction 2: the ledger says size ")
 
 
-def test_verify_finds_a_size_although_the_source_counts_nothing() -> None:
+def test_verify_finds_a_batch_size_although_the_source_counts_nothing() -> None:
     books = Books().run(3)
     books.change(books.history(2), lambda record: record.update(size={"rows": 5}))
     findings(books, "transaction 2: the ledger says size ")
@@ -281,7 +281,7 @@ def decisive_findings(books: Books) -> list[str]:
 
 @pytest.mark.parametrize("moment", ["final", "begun", "granted", "written"])
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_ledger_that_went_back_and_was_rebuilt_has_no_finding(moment: str, lost: int) -> None:
+def test_verify_has_no_finding_for_a_ledger_that_went_back_and_was_rebuilt(moment: str, lost: int) -> None:
     books = Books().run(3)
     pipeline = books.pipeline
     begun = pipeline.begin("run 4")
@@ -308,7 +308,7 @@ def test_a_ledger_that_went_back_and_was_rebuilt_has_no_finding(moment: str, los
         assert decisive_findings(books) == []
 
 
-def test_losses_that_were_accepted_before_a_reset_cause_no_finding_after_it() -> None:
+def test_verify_does_not_report_losses_that_were_accepted_before_a_reset() -> None:
     books = Books().run(3)
     books.pipeline.ledger.accept_loss([Loss("", 3, 5, "row 4")], ADA)
     books.run(1)

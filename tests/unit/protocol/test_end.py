@@ -61,7 +61,7 @@ def set_topology(topology: Topology, **fields: Any) -> None:
 # --- the grant ---------------------------------------------------------------------------------------------------
 
 
-def test_a_grant_holds_until_something_newer_replaces_it(run: Run) -> None:
+def test_a_grant_is_valid_until_a_newer_grant_or_attempt_or_generation_replaces_it(run: Run) -> None:
     token = acquire(run).grant.token
     record, topology = changed(run.topology), run.topology.topology
     assert holds(record, topology, token) is True
@@ -76,7 +76,7 @@ def test_a_grant_holds_until_something_newer_replaces_it(run: Run) -> None:
     assert holds(replace(record, phase=Phase.FAILED), topology, token) is False
 
 
-def test_a_new_state_beside_a_missing_state_is_refused_as_renamed(run: Run) -> None:
+def test_an_additional_state_together_with_a_missing_state_is_refused_as_a_possible_rename(run: Run) -> None:
     set_topology(run.topology, states={"s": 4, "t": 5})
     with pytest.raises(StateRenamed, match="airflow tx state rename trace t a"):
         acquire(run, "s", "b", "a")
@@ -88,13 +88,15 @@ def test_states_without_values_may_be_added_or_removed(run: Run, states: tuple[s
     assert isinstance(acquire(run, *states), Granted)
 
 
-def test_a_state_that_a_grant_may_have_written_to_cannot_go(run: Run) -> None:
+def test_a_state_that_a_grant_may_have_written_to_cannot_be_removed(run: Run) -> None:
     acquire(run, "s", "t")
     with pytest.raises(StateMissing, match="t"):
         acquire(run, "s")
 
 
-def test_a_batch_that_starts_elsewhere_than_its_predecessor_ends_is_stale(topology: Topology, run: Run) -> None:
+def test_a_batch_that_starts_at_another_position_than_its_predecessor_ended_is_stale(
+    topology: Topology, run: Run
+) -> None:
     changed(topology, base="elsewhere")
     with pytest.raises(StaleBatch, match="elsewhere"):
         acquire(run)
@@ -103,7 +105,7 @@ def test_a_batch_that_starts_elsewhere_than_its_predecessor_ends_is_stale(topolo
 # --- the end -----------------------------------------------------------------------------------------------------
 
 
-def test_notes_about_a_transaction_leave_the_topology_record_at_its_end(topology: Topology, run: Run) -> None:
+def test_the_end_of_a_transaction_deletes_its_notes_from_the_topology_record(topology: Topology, run: Run) -> None:
     set_topology(
         topology,
         blocked=BlockMark(1, 1, "", NOW),
@@ -120,7 +122,7 @@ def test_notes_about_a_transaction_leave_the_topology_record_at_its_end(topology
     assert (answer.skip, answer.waiting) == (True, ())
 
 
-def test_notes_about_another_transaction_stay_in_the_topology_record(topology: Topology, run: Run) -> None:
+def test_the_end_of_a_transaction_keeps_the_notes_about_other_transactions(topology: Topology, run: Run) -> None:
     set_topology(topology, blocked=BlockMark(2, 1, "", NOW), skips=[3], states={"u": 7}, births={"u": "old"})
     answer = end(run)
     after = topology.topology
@@ -133,7 +135,7 @@ def test_notes_about_another_transaction_stay_in_the_topology_record(topology: T
     assert answer.skip is False
 
 
-def test_the_end_requires_that_the_turn_is_unchanged(topology: Topology, run: Run) -> None:
+def test_the_end_of_a_transaction_requires_that_the_turn_is_unchanged(topology: Topology, run: Run) -> None:
     """A repair that sets it back refuses a mark that has read it before."""
     token = acquire(run).grant.token
     read = Reader(topology.store())
@@ -144,7 +146,7 @@ def test_the_end_requires_that_the_turn_is_unchanged(topology: Topology, run: Ru
 
 
 @pytest.mark.parametrize("history", [1, 2])
-def test_the_history_keeps_the_configured_number_of_transactions(history: int) -> None:
+def test_the_history_contains_the_configured_number_of_transactions(history: int) -> None:
     store = MemoryStore()
     topology = Topology(lambda: store, "/tx", [], history=history)
     for number in range(1, 5):
@@ -153,7 +155,7 @@ def test_the_history_keeps_the_configured_number_of_transactions(history: int) -
     assert topology.store().children(topology.paths.histories).names == kept
 
 
-def test_a_history_that_is_gone_already_stops_nothing(topology: Topology) -> None:
+def test_a_transaction_can_end_although_the_history_to_delete_no_longer_exists(topology: Topology) -> None:
     topology.kept = 1
     Run(topology, "r1").whole(1)
     topology.store().multi([], [Delete(topology.paths.history(1))])
@@ -161,7 +163,7 @@ def test_a_history_that_is_gone_already_stops_nothing(topology: Topology) -> Non
     assert topology.current == 3
 
 
-def test_an_end_does_not_look_for_the_history_that_it_removes(topology: Topology) -> None:
+def test_the_end_of_a_transaction_does_not_read_the_history_that_it_deletes(topology: Topology) -> None:
     """It is most likely there; before the first one there is none."""
     topology.kept = 1
     for number in (1, 2):
@@ -187,7 +189,7 @@ def instances(run: Run, count: int) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_records_that_exceed_one_multi_are_removed_after_the_end(
+def test_records_that_exceed_one_multi_are_deleted_after_the_end_of_the_transaction(
     topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)
@@ -210,7 +212,7 @@ def test_records_that_exceed_one_multi_are_removed_after_the_end(
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_records_that_exceed_one_multi_are_removed_after_a_replay(
+def test_records_that_exceed_one_multi_are_deleted_after_a_replay(
     topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)
@@ -221,14 +223,14 @@ def test_records_that_exceed_one_multi_are_removed_after_a_replay(
     assert topology.topology.garbage == []
 
 
-def test_a_folder_to_be_removed_is_noted_once_beside_earlier_notes(topology: Topology) -> None:
+def test_a_folder_to_delete_is_noted_once_in_addition_to_earlier_notes(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     paths, record = topology.paths, replace(topology.topology, garbage=["y"])
     noted = step.left(record, paths, paths.acks("x"), paths.acks("x"))
     assert noted.garbage == ["y", "coordinator/acks/x"]
 
 
-def test_only_removed_folders_are_deleted_from_the_notes(topology: Topology) -> None:
+def test_only_deleted_folders_are_removed_from_the_notes(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     set_topology(topology, garbage=["a", "b", "c"])
     topology.ledger().run(step.note_removed, ["a", "c"])
@@ -238,7 +240,7 @@ def test_only_removed_folders_are_deleted_from_the_notes(topology: Topology) -> 
     assert topology.topology == before
 
 
-def test_folders_within_folders_are_emptied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_folders_are_emptied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "DELETIONS_A_MULTI", 2)
     store = MemoryStore()
     for path in ("/a/b/c", "/a/b/d", "/a/e", "/a/f/g/h", "/z"):
@@ -254,14 +256,14 @@ def test_folders_within_folders_are_emptied_in_portions(monkeypatch: pytest.Monk
 # --- the pace ----------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_was_never_complete_does_not_change_the_pace() -> None:
+def test_a_transaction_that_was_never_processed_does_not_change_the_pace() -> None:
     history = final_record(
         size={"rows": 5},
     )
     assert pace_after([[1, 1.0]], history) == [[1, 1.0]]
 
 
-def test_seconds_are_kept_to_the_millisecond_and_the_second_oldest_may_be_the_largest() -> None:
+def test_seconds_are_rounded_to_milliseconds_and_the_largest_measurement_is_kept() -> None:
     began, processed = "2013-01-01T00:00:00+00:00", "2013-01-01T00:00:01.234567+00:00"
     history = final_record(
         began=began,
@@ -273,6 +275,6 @@ def test_seconds_are_kept_to_the_millisecond_and_the_second_oldest_may_be_the_la
     assert pace_after(pace, history)[0] == [9, 1.0]
 
 
-def test_a_task_try_of_a_mapped_task_is_named_with_its_index() -> None:
+def test_a_task_try_of_a_mapped_task_is_written_with_its_index() -> None:
     assert (str(TaskTry("p", -1, "t")), str(TaskTry("p", 0, "t"))) == ("p", "p[0]")
     assert str(Token(2, 7, 3, 4, "n")) == "2/7.3#4"

@@ -38,30 +38,30 @@ HISTORY = final_record(
 )
 
 
-def test_half_a_surrogate_pair_is_shown_as_its_escape() -> None:
+def test_an_unpaired_surrogate_in_a_stored_text_is_shown_as_its_escape_sequence() -> None:
     assert without_controls(HALF) == SHOWN
     assert str(ConfigError(option="x", value=1, remedy=HALF)).endswith(SHOWN)
 
 
-def test_half_a_surrogate_pair_in_the_words_of_a_person_is_stored_as_its_escape() -> None:
+def test_an_unpaired_surrogate_in_text_from_a_person_is_stored_as_its_escape_sequence() -> None:
     read = decode(Skipped, "/x", encode(SKIPPED))
     assert read.skip == Deed(SHOWN, WHEN, SHOWN)
 
 
-def test_names_and_rows_of_a_batch_are_stored_as_they_are() -> None:
+def test_names_and_rows_of_a_batch_are_stored_unchanged() -> None:
     read = decode(Skipped, "/x", encode(SKIPPED))
     assert (read.key, read.rows) == (SKIPPED.key, SKIPPED.rows)
     batch = Metadata(1, {"files": [{"name": HALF}]}, {"error": 1})
     assert digest(decode(Metadata, "/x", encode(batch)).rows) == digest(batch.rows)
 
 
-def test_a_receipt_is_stored_as_it_was_hashed() -> None:
+def test_a_receipt_is_stored_with_the_same_values_that_were_hashed() -> None:
     history = replace(HISTORY, receipt=RECEIPT)
     assert decode(TransactionRecord, "/x", encode(history)).receipt == history.receipt
 
 
 @pytest.mark.parametrize("text", [HALF, "a\x00b"])
-def test_a_run_id_that_the_airflow_database_refuses_is_escaped(text: str) -> None:
+def test_a_run_id_that_the_airflow_database_cannot_store_is_escaped(text: str) -> None:
     record = json.loads(encode(HISTORY)) | {"run_id": text}
     run_id = decode(TransactionRecord, "/x", json.dumps(record).encode()).run_id
     assert "\x00" not in run_id
@@ -69,12 +69,12 @@ def test_a_run_id_that_the_airflow_database_refuses_is_escaped(text: str) -> Non
 
 
 @pytest.mark.parametrize("name", [HALF, "\ud83d", "a/b.c", "", "é", "%"])
-def test_a_name_survives_being_a_path(name: str) -> None:
+def test_a_name_is_unchanged_after_it_is_encoded_in_a_path_and_decoded(name: str) -> None:
     assert decode_name(encode_name(name)) == name
     assert Paths("/tx", name).record.isascii()
 
 
-def test_a_node_name_of_another_program_can_be_decoded() -> None:
+def test_a_node_name_that_another_program_has_written_can_be_decoded() -> None:
     assert decode_name("%FF") == "\ufffd"
 
 
@@ -104,7 +104,7 @@ print(output.getvalue().decode())
 """
 
 
-def test_the_log_of_a_task_accepts_an_error_with_half_a_surrogate_pair() -> None:
+def test_the_log_of_a_task_accepts_an_error_with_an_unpaired_surrogate() -> None:
     """Airflow's own log raises another error there, and the process of the task ends."""
     done = subprocess.run([sys.executable, "-c", LOGGED], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr

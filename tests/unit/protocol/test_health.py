@@ -35,13 +35,13 @@ def test_a_refused_transaction_has_failed_and_its_advice_is_the_remedy_of_the_re
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_failed_transaction_is_advised_to_be_replayed_if_its_error_has_no_remedy(phase: Phase) -> None:
+def test_the_advice_for_a_failed_transaction_is_a_replay_if_its_error_has_no_remedy(phase: Phase) -> None:
     health = topology_health(with_first(phase=phase, error="task commit: ValueError: no"))
     assert health.code is HealthCode.FAILED
     assert str(health.remedy) == "airflow tx replay flights 1, or clear its failed task"
 
 
-def test_the_remedy_is_not_part_of_the_sentence() -> None:
+def test_the_sentence_about_a_failure_does_not_contain_the_remedy() -> None:
     health = topology_health(with_first(phase=Phase.FAILED, error="ValueError: no", failed_task="commit"))
     assert health.sentence == "Transaction 1 has failed: task commit: ValueError: no."
 
@@ -54,14 +54,14 @@ def test_the_sentence_of_a_blocked_transaction_does_not_contain_the_remedy_of_it
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_the_list_of_topologies_counts_a_refused_committer_as_failed_and_names_the_problem(phase: Phase) -> None:
+def test_the_list_of_topologies_shows_a_refused_commit_as_failed_and_names_the_problem(phase: Phase) -> None:
     line = render.topology(with_first(phase=phase, **REFUSED))
     assert line["failed"] == 1
     assert line["problem"] == f"transaction 1 has failed: {REFUSED['error']} {REMEDY}"
 
 
 @pytest.mark.parametrize("phase", COMMITS)
-def test_the_bars_of_a_failed_transaction_do_not_grow(phase: Phase) -> None:
+def test_the_bars_of_a_failed_transaction_in_the_timeline_do_not_grow(phase: Phase) -> None:
     (failed,) = with_first(phase=phase, **REFUSED).transactions
     row = timeline_row(failed, (), has_run=True)
     assert (row.phase, row.waiting, row.commit) == ("FAILED", None, None)
@@ -86,7 +86,7 @@ LATE = {"late": AlarmNote("", "2013-01-01T00:00:00+00:00")}
 @pytest.mark.parametrize(
     "given", [{}, REFUSED, {"blocked": BlockMark(1, 1, "it broke", "2013-01-01T00:00:00+00:00"), **REFUSED}]
 )
-def test_a_sentence_about_a_transaction_begins_with_it_unless_the_topology_is_late(
+def test_a_sentence_about_a_transaction_begins_with_its_name_unless_the_topology_is_late(
     phase: Phase, given: dict[str, Any]
 ) -> None:
     for alarms in ({}, LATE):

@@ -134,7 +134,7 @@ def records(store: MemoryStore) -> dict[str, bytes]:
     return {path: data for path, data, _ in store.snapshot()}
 
 
-def test_joined_steps_leave_the_same_ledger_as_separate_steps(store: Interrupted) -> None:
+def test_joined_steps_write_the_same_ledger_as_separate_steps(store: Interrupted) -> None:
     alone = Interrupted()
     one, two = Process(store, joins=True), Process(alone, joins=False)
     steps: list[Callable[[Process], Any]] = [
@@ -156,7 +156,7 @@ def test_joined_steps_leave_the_same_ledger_as_separate_steps(store: Interrupted
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 6, 7])
-def test_joined_steps_are_made_once_although_the_reply_is_lost(store: Interrupted, number: int, done: bool) -> None:
+def test_joined_steps_are_executed_once_although_the_reply_is_lost(store: Interrupted, number: int, done: bool) -> None:
     alone = Interrupted()
     one, two = Process(store, joins=True, ids=CountedIds()), Process(alone, joins=False, ids=CountedIds())
     store.lost = (number, done)
@@ -172,7 +172,7 @@ def test_joined_steps_are_made_once_although_the_reply_is_lost(store: Interrupte
     assert one.topology.current == 3
 
 
-def test_a_begin_joined_with_a_start_starts_a_task_only_if_it_begins_a_transaction(store: Interrupted) -> None:
+def test_a_begin_that_is_joined_with_a_start_starts_a_task_only_if_it_begins_a_transaction(store: Interrupted) -> None:
     process = Process(store, joins=True)
     assert isinstance(process.begin(0), NoData)
     for _ in range(8):
@@ -181,7 +181,7 @@ def test_a_begin_joined_with_a_start_starts_a_task_only_if_it_begins_a_transacti
     assert process.topology.allocated == 8
 
 
-def test_a_step_that_refuses_is_left_to_be_run_alone(store: Interrupted) -> None:
+def test_a_joined_step_that_refuses_is_executed_separately_later(store: Interrupted) -> None:
     process = Process(store, joins=True)
     process.begin()
     process.begin()

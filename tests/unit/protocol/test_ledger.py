@@ -89,25 +89,25 @@ def raised(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
 # --- an answer that writes nothing -------------------------------------------------------------------------------
 
 
-def test_an_answer_is_decided_on_synchronized_records(store: Calls, ledger: Ledger) -> None:
+def test_the_answer_of_a_step_that_writes_is_based_on_synchronized_records(store: Calls, ledger: Ledger) -> None:
     assert ledger.run(counted) == 1
     sync = store.calls.index(("sync",))
     assert ("get", PATHS.current) in store.calls[sync:]
     assert store.calls[-1] == ("multi",)
 
 
-def test_an_answer_is_never_decided_on_remembered_records_alone(store: Calls, ledger: Ledger) -> None:
+def test_the_answer_of_a_step_is_never_based_on_cached_records_alone(store: Calls, ledger: Ledger) -> None:
     assert ledger.run(raised) == 2
     store.put(PATHS.current, Counter(9))
     assert ledger.run(counted) == 9
 
 
-def test_an_answer_is_decided_again_if_another_process_changed_its_records(store: Calls, ledger: Ledger) -> None:
+def test_a_step_is_executed_again_if_another_process_has_changed_its_records(store: Calls, ledger: Ledger) -> None:
     store.before = lambda: store.put(PATHS.current, Counter(7))
     assert ledger.run(counted) == 7
 
 
-def test_an_answer_is_decided_again_if_its_confirmation_gets_no_reply(store: Calls, ledger: Ledger) -> None:
+def test_a_step_is_executed_again_if_its_confirmation_gets_no_reply(store: Calls, ledger: Ledger) -> None:
     store.after = lambda: _raise(OutcomeUnknown(paths="", reason="the reply is lost"))
     assert ledger.run(counted) == 1
 
@@ -117,7 +117,7 @@ def test_a_step_that_reads_nothing_needs_no_confirmation(store: Calls, ledger: L
     assert store.calls == [("sync",)]
 
 
-def test_a_refusal_is_decided_on_synchronized_records(store: Calls, ledger: Ledger) -> None:
+def test_a_refusal_of_a_step_is_based_on_synchronized_records(store: Calls, ledger: Ledger) -> None:
     def missing(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
         return Decision(read.get(Binding, paths.run("r1")).txid)
 
@@ -126,7 +126,7 @@ def test_a_refusal_is_decided_on_synchronized_records(store: Calls, ledger: Ledg
     assert ("sync",) in store.calls
 
 
-def test_a_question_is_asked_in_the_first_pass_and_the_next_step_reads_no_record_again(
+def test_a_query_to_airflow_is_sent_in_the_first_pass_and_the_next_step_reads_no_record_again(
     store: Calls, ledger: Ledger
 ) -> None:
     def answer() -> str:
@@ -146,20 +146,20 @@ def test_a_question_is_asked_in_the_first_pass_and_the_next_step_reads_no_record
 # --- a multi -----------------------------------------------------------------------------------------------------
 
 
-def test_a_writing_step_takes_one_multi_and_the_next_step_reads_nothing(store: Calls, ledger: Ledger) -> None:
+def test_a_step_that_writes_needs_one_multi_and_the_next_step_reads_nothing(store: Calls, ledger: Ledger) -> None:
     assert [ledger.run(raised), ledger.run(raised), ledger.run(raised)] == [2, 3, 4]
     multi = ("multi", PATHS.current, PATHS.record)
     assert store.calls == [("get", PATHS.current), ("get", PATHS.record), multi, multi, multi]
 
 
-def test_outdated_remembered_records_are_dropped(store: Calls, ledger: Ledger) -> None:
+def test_cached_records_that_are_outdated_are_removed_from_the_cache(store: Calls, ledger: Ledger) -> None:
     ledger.run(raised)
     store.put(PATHS.current, Counter(9))
     assert ledger.run(raised) == 10
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_the_outcome_of_a_multi_without_a_reply_is_looked_up(store: Calls, ledger: Ledger, done: bool) -> None:
+def test_the_ledger_looks_up_the_outcome_of_a_multi_that_got_no_reply(store: Calls, ledger: Ledger, done: bool) -> None:
     lost = OutcomeUnknown(paths="", reason="the reply is lost")
     if done:
         store.after = lambda: _raise(lost)
@@ -173,7 +173,7 @@ def test_the_outcome_of_a_multi_without_a_reply_is_looked_up(store: Calls, ledge
     assert Reader(store).peek(Counter, PATHS.current) == Counter(3)
 
 
-def test_after_a_lost_reply_nothing_is_remembered(store: Calls, ledger: Ledger) -> None:
+def test_after_a_lost_reply_the_cache_is_empty(store: Calls, ledger: Ledger) -> None:
     ledger.run(raised)
     store.after = lambda: _raise(OutcomeUnknown(paths="", reason="the reply is lost"))
     ledger.run(raised)
@@ -182,7 +182,7 @@ def test_after_a_lost_reply_nothing_is_remembered(store: Calls, ledger: Ledger) 
     assert store.calls[0] == ("get", PATHS.current)
 
 
-def test_a_store_that_goes_away_after_a_lost_reply_leaves_the_outcome_unknown(
+def test_the_outcome_is_unknown_if_the_store_becomes_unreachable_after_a_lost_reply(
     store: Calls, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.after = lambda: _raise(OutcomeUnknown(paths="", reason="the reply is lost"))
@@ -192,7 +192,7 @@ def test_a_store_that_goes_away_after_a_lost_reply_leaves_the_outcome_unknown(
         ledger.run(raised)
 
 
-def test_created_changed_and_deleted_records_are_remembered(store: Calls, ledger: Ledger) -> None:
+def test_created_and_changed_and_deleted_records_are_cached(store: Calls, ledger: Ledger) -> None:
     def proof(stamp: Stamp) -> Put:
         return Put(PATHS.record, encode(TopologyRecord("i", "t", "opaque", 4, op=stamp.op)))
 
@@ -217,7 +217,7 @@ def test_created_changed_and_deleted_records_are_remembered(store: Calls, ledger
         assert len([call for call in store.calls if call[0] == "multi"]) == 1
 
 
-def test_a_missing_record_is_not_remembered(store: Calls, ledger: Ledger) -> None:
+def test_a_missing_record_is_not_cached(store: Calls, ledger: Ledger) -> None:
     def binds(read: Reader, stamp: Stamp, paths: Paths) -> Decision[bool]:
         bound = read.find(Binding, paths.run("r1")) is not None
         return Decision(bound, raised(read, stamp, paths).writes, paths.record)
@@ -227,7 +227,7 @@ def test_a_missing_record_is_not_remembered(store: Calls, ledger: Ledger) -> Non
     assert ledger.run(binds) is True
 
 
-def test_a_step_that_is_refused_again_and_again_gives_up(store: Calls, ledger: Ledger) -> None:
+def test_a_step_whose_multi_is_refused_repeatedly_gives_up(store: Calls, ledger: Ledger) -> None:
     passes = list[int]()
 
     def contended(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
@@ -244,7 +244,7 @@ def test_a_step_that_is_refused_again_and_again_gives_up(store: Calls, ledger: L
 # --- questions to others -----------------------------------------------------------------------------------------
 
 
-def test_a_begin_whose_questions_never_end_gives_up(topology: Topology) -> None:
+def test_a_begin_gives_up_if_its_step_sends_new_queries_endlessly(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     request = BeginRequest(topology.request, "r1", "r1", "t1", False, {})
     ledger = topology.ledger()
@@ -263,7 +263,7 @@ def test_a_begin_whose_questions_never_end_gives_up(topology: Topology) -> None:
         ledger.begin(request, Outside(decide=decide, run_state=lambda run_id: None))
 
 
-def test_a_start_whose_questions_never_end_gives_up(topology: Topology) -> None:
+def test_a_start_gives_up_if_its_step_sends_new_queries_endlessly(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     tries = iter(range(1000))
@@ -280,7 +280,7 @@ def test_a_start_whose_questions_never_end_gives_up(topology: Topology) -> None:
 # --- reads -------------------------------------------------------------------------------------------------------
 
 
-def test_the_ledger_names_the_positions_that_batches_may_still_be_decided_from(topology: Topology) -> None:
+def test_the_ledger_returns_the_positions_that_batches_may_still_be_decided_from(topology: Topology) -> None:
     for number in (1, 2, 3):
         Run(topology, f"r{number}").begin(number)
     assert topology.ledger().deciding_from() == [1, 3, 6]
@@ -289,7 +289,7 @@ def test_the_ledger_names_the_positions_that_batches_may_still_be_decided_from(t
     assert topology.ledger().position() == 1
 
 
-def test_a_transactional_source_decides_for_the_next_transaction_alone() -> None:
+def test_a_transactional_source_needs_only_the_position_for_the_next_transaction() -> None:
     memory = MemoryStore()
     topology = Topology(lambda: memory, "/tx", [], source="transactional")
     topology.ledger().open(topology.request)
@@ -309,7 +309,7 @@ def test_positions_are_read_from_synchronized_records(store: Calls, ledger: Ledg
     assert ("get", PATHS.current) in store.calls
 
 
-def test_a_missing_ledger_has_no_position_and_nothing_to_remove(topology: Topology) -> None:
+def test_a_missing_ledger_returns_no_position_and_needs_no_cleanup(topology: Topology) -> None:
     ledger = topology.ledger()
     ledger.sweep()
     assert (ledger.position(), ledger.pace(), ledger.status(1)) == (None, [], None)
@@ -317,7 +317,7 @@ def test_a_missing_ledger_has_no_position_and_nothing_to_remove(topology: Topolo
         ledger.deciding_from()
 
 
-def test_a_position_that_the_turn_has_moved_on_from_is_read_again(topology: Topology) -> None:
+def test_an_outdated_position_is_read_again_after_the_turn_has_moved(topology: Topology) -> None:
     Run(topology, "r1").whole(1)
     ledger = topology.ledger()
     ledger.remember(_having_read(topology))
@@ -333,7 +333,7 @@ def _having_read(topology: Topology) -> ReadOnlyLedger:
     return look
 
 
-def test_records_that_a_caller_has_read_are_remembered_but_not_missing_ones(store: Calls, ledger: Ledger) -> None:
+def test_records_that_a_caller_has_read_are_cached_and_missing_records_are_not(store: Calls, ledger: Ledger) -> None:
     look = ReadOnlyLedger(store, PATHS)
     look.current()
     look.binding("r1")
@@ -349,7 +349,7 @@ def test_records_that_a_caller_has_read_are_remembered_but_not_missing_ones(stor
     assert ("get", PATHS.current) not in store.calls
 
 
-def test_whether_a_grant_still_holds_is_read_from_synchronized_records(topology: Topology) -> None:
+def test_the_check_whether_a_grant_is_valid_reads_synchronized_records(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.processed(1, {})
     grant = run.written().grant
@@ -402,7 +402,7 @@ def test_a_multi_that_never_gets_a_reply_is_retried_a_few_times_and_then_reporte
     assert Reader(store).peek(Counter, PATHS.current) == Counter(1)
 
 
-def test_a_folder_is_not_listed_again_for_every_portion_that_is_removed(
+def test_a_folder_is_listed_only_once_while_its_content_is_deleted_in_portions(
     store: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)

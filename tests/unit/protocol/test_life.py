@@ -115,17 +115,19 @@ FIRST = Segment("db", 1, None)
         ([renamed(1, "old", "db", 3), record(2, RESET)], "db", [FIRST]),
     ],
 )
-def test_a_state_has_a_segment_for_each_of_its_names(repairs: Any, state: str, segments: list[Segment]) -> None:
+def test_the_life_of_a_state_has_a_segment_for_each_of_its_names(
+    repairs: Any, state: str, segments: list[Segment]
+) -> None:
     assert list(life(*repairs, state=state).segments) == segments
 
 
-def test_a_life_gives_the_name_of_its_state_at_a_txid() -> None:
+def test_the_life_of_a_state_returns_the_name_of_the_state_at_a_txid() -> None:
     found = life(renamed(1, "a", "b", 3), renamed(2, "b", "db", 5))
     assert [found.name_at(txid) for txid in range(1, 7)] == ["a", "a", "b", "b", "db", "db"]
     assert life(forgotten(1, "db", 4)).name_at(3) is None
 
 
-def test_a_life_counts_only_what_was_given_under_the_name_of_its_time() -> None:
+def test_the_life_of_a_state_counts_only_transactions_that_used_its_name_at_their_time() -> None:
     all_names = receipts(1, 2, state="a") | receipts(3, 4, state="db")
     found = life(renamed(1, "a", "db", 3), receipts=all_names)
     assert list(found.given) == [1, 2, 3, 4]
@@ -135,7 +137,7 @@ def test_a_life_counts_only_what_was_given_under_the_name_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("state", NAMES)
-def test_a_loss_belongs_to_the_state_that_the_repair_names_whatever_its_wording(state: str) -> None:
+def test_a_loss_belongs_to_the_state_that_the_repair_names_and_its_wording_does_not_matter(state: str) -> None:
     found = lost(1, 4, state, told="state db was at transaction 3; what it holds now is accepted")
     assert kept(life(found, state=state)) == [None, None, None, True, True]
     assert kept(life(found, state=f"{state} and")) == [True] * 5
@@ -153,12 +155,14 @@ def test_a_loss_belongs_to_the_state_that_the_repair_names_whatever_its_wording(
         ([forgotten(1, "a", 6)], "a", 6, "a"),
     ],
 )
-def test_a_life_gives_the_present_name_of_a_former_name(repairs: Any, name: str, txid: int, now: str) -> None:
+def test_the_life_of_a_state_returns_the_present_name_for_a_former_name(
+    repairs: Any, name: str, txid: int, now: str
+) -> None:
     assert str(name_now(repairs, name, txid)) == now
     assert {then: str(found) for then, found in renamed_since(repairs, [name], txid).items()} == {name: now}
 
 
-def test_a_state_may_have_the_name_that_describes_a_forgotten_state() -> None:
+def test_a_state_may_have_a_name_that_looks_like_the_description_of_a_forgotten_state() -> None:
     described = name_now([forgotten(1, "b", 6)], "b", 2)
     assert str(described) == "b (forgotten before transaction 6)"
     assert described != "b (forgotten before transaction 6)"
@@ -188,7 +192,7 @@ def test_the_present_name_and_the_former_name_agree_after_any_renames(moves: lis
             assert name_now(repairs, then, txid) == now
 
 
-def test_repairs_count_since_the_last_reset() -> None:
+def test_only_repairs_after_the_last_reset_count() -> None:
     repairs = [record(1, RESET), lost(2, 3), record(3, RESET), lost(4, 2)]
     assert [each.number for each in since_reset(repairs)] == [4]
     assert list(since_reset(repairs[:1])) == []
@@ -221,11 +225,11 @@ def test_repairs_count_since_the_last_reset() -> None:
         ([lost(1, 3, found=1), lost(2, 5, found=3), rolled(3, 1), rolled(4, 4)], [True] * 5),
     ],
 )
-def test_losses_decide_which_transactions_a_state_is_known_to_have(repairs: Any, expected: list[bool | None]) -> None:
+def test_losses_decide_which_transactions_are_known_to_be_in_a_state(repairs: Any, expected: list[bool | None]) -> None:
     assert kept(life(*repairs)) == expected
 
 
-def test_a_state_does_not_have_a_transaction_that_was_not_given_to_it() -> None:
+def test_a_state_does_not_contain_a_transaction_that_did_not_write_to_it() -> None:
     found = life(receipts=receipts(1, 3))
     assert [found.held(txid) for txid in (1, 2, 3, 4)] == [True, False, True, False]
 
@@ -240,20 +244,20 @@ def test_a_loss_is_ignored_for_a_fence_from_before_the_loss() -> None:
     assert found.expected(5) == (1, 2, 4)
 
 
-def test_a_state_that_was_empty_after_an_unseen_loss_has_no_earlier_transaction() -> None:
+def test_a_state_that_was_empty_after_an_unread_accepted_loss_has_no_earlier_transaction() -> None:
     found = life(lost(1, 4), lost(2, 6), accepted={"emptied": 4}, last=6)
     assert kept(found, 6) == [False] * 3 + [None] * 2 + [True]
     found = life(lost(1, 4), accepted={"emptied": 4})
     assert kept(found) == [False, False, False, True, True]
 
 
-def test_losses_under_its_earlier_name_count() -> None:
+def test_losses_under_an_earlier_name_of_the_state_count() -> None:
     found = life(lost(1, 3, state="old", found=1), renamed(2, "old", "db", 4), lost(3, 3, state="old", found=0))
     assert kept(found) == [True, False, True, True, True]
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.none() | st.integers(0, 6)), max_size=4), st.integers(0, 5))
-def test_a_roll_forward_never_makes_the_kept_transactions_less_certain(
+def test_a_roll_forward_never_makes_it_less_certain_which_transactions_a_state_contains(
     losses: list[tuple[int, int | None]], found: int
 ) -> None:
     repairs = [lost(n, txid, found=has) if has is not None else lost(n, txid) for n, (txid, has) in enumerate(losses)]
@@ -270,13 +274,13 @@ def rebuilt(own: Mapping[int, Receipt] | None = None, **vouched: int) -> Life:
     return life(*repairs, rebuilt=3, receipts=receipts(4, 5), own=own or {})
 
 
-def test_after_a_rebuild_only_transactions_with_receipts_in_the_state_are_known() -> None:
+def test_after_a_rebuild_only_transactions_with_receipts_in_the_state_are_known_to_be_in_it() -> None:
     assert kept(rebuilt()) == [None, None, None, True, True]
     assert kept(rebuilt(receipts(2))) == [None, True, None, True, True]
     assert list(rebuilt(receipts(1, 2, state="its name of then")).given) == [1, 2, 4, 5]
 
 
-def test_a_rebuild_confirms_the_last_complete_transaction_of_its_state() -> None:
+def test_a_rebuild_confirms_the_last_complete_transaction_of_the_state() -> None:
     assert kept(rebuilt(db=3)) == [None, None, True, True, True]
     assert kept(rebuilt(other=3)) == [None, None, None, True, True]
 
@@ -289,7 +293,7 @@ def test_a_rebuild_keeps_accepted_changes_and_forgets_losses() -> None:
     assert found.unknown(5) == "the ledger was rebuilt after transaction 3"
 
 
-def test_a_loss_after_a_rebuild_counts() -> None:
+def test_a_loss_that_is_accepted_after_a_rebuild_counts() -> None:
     found = life(record(1, LEDGER_LOST, states={"db": 2}), lost(2, 5, found=3), rebuilt=2)
     assert kept(found) == [None, True, True, False, True]
 
@@ -299,7 +303,7 @@ def test_only_the_last_rebuild_confirms_its_last_transaction() -> None:
     assert kept(life(*repairs, rebuilt=4)) == [None, None, None, True, True]
 
 
-def test_receipts_of_a_state_do_not_prove_its_values_without_a_rebuild() -> None:
+def test_without_a_rebuild_the_receipts_of_a_state_do_not_prove_its_values() -> None:
     assert kept(life(lost(1, 4), own=receipts(1, 2, 3))) == [None, None, None, True, True]
 
 
@@ -321,7 +325,9 @@ def test_receipts_of_a_state_do_not_prove_its_values_without_a_rebuild() -> None
         ([record(1, LEDGER_LOST, states={})], {"began": 3}, 3, False),
     ],
 )
-def test_a_life_knows_whether_its_state_began_empty(repairs: Any, accepted: Any, first: int, empty: bool) -> None:
+def test_the_life_of_a_state_shows_whether_the_state_was_empty_at_its_beginning(
+    repairs: Any, accepted: Any, first: int, empty: bool
+) -> None:
     found = life(*repairs, accepted=accepted)
     assert (found.first, found.began_empty) == (first, empty)
 
@@ -344,7 +350,7 @@ def test_receipts_from_before_the_state_existed_are_not_needed() -> None:
         (life(lost(1, 4, found=2)), ""),
     ],
 )
-def test_a_life_says_why_expected_values_are_unknown(found: Life, why: str) -> None:
+def test_the_life_of_a_state_gives_the_reason_why_its_expected_values_are_unknown(found: Life, why: str) -> None:
     assert found.unknown(5) == why
     assert (found.expected(5) is None) is bool(why)
 
@@ -352,7 +358,7 @@ def test_a_life_says_why_expected_values_are_unknown(found: Life, why: str) -> N
 # --- sums ---------------------------------------------------------------------------------------------------------
 
 
-def test_totals_are_the_sums_of_kept_transactions_and_of_accepted_changes() -> None:
+def test_expected_totals_are_the_sums_of_kept_transactions_and_accepted_changes() -> None:
     found = life(lost(1, 4, found=2), changed(2, 5, by=7))
     held = found.expected(5)
     assert held is not None
@@ -360,7 +366,7 @@ def test_totals_are_the_sums_of_kept_transactions_and_of_accepted_changes() -> N
     assert found.sums(["n", "other"], held) is None
 
 
-def test_a_transaction_without_keys_adds_nothing() -> None:
+def test_a_transaction_without_keys_does_not_change_the_expected_totals() -> None:
     assert life(receipts=receipts(1) | receipts(2, keys=0)).sums(["n"], (1, 2)) == {"n": 10}
 
 
@@ -404,13 +410,13 @@ def missing(found: Life, last: int, mark: int, total: int | None, **how: Any) ->
         ([*TWO], 0, 0, 0, ([1, 2], True)),
     ],
 )
-def test_a_missing_change_is_named_or_a_person_is_asked_about_it(
+def test_a_missing_change_is_reported_or_a_person_is_asked_about_it(
     repairs: Any, last: int, mark: int, total: Any, expected: Any
 ) -> None:
     assert missing(life(*repairs, last=2), last, mark, total) == expected
 
 
-def test_changes_count_at_the_transaction_where_they_were_made() -> None:
+def test_a_change_counts_from_the_transaction_after_which_it_was_made() -> None:
     found = life(changed(1, 2, by=5), changed(2, 1, by=7))
     assert [each.number for each in found.changes] == [2, 1]
     assert missing(found, 2, 0, 10 + 100 + 7) == ([1], False)
@@ -422,7 +428,7 @@ def test_a_person_is_asked_about_changes_that_the_totals_cannot_prove() -> None:
     assert missing(found, 5, 2, 1) == ([], False)
 
 
-def test_a_person_is_asked_about_a_change_made_after_a_healed_loss() -> None:
+def test_a_person_is_asked_about_a_change_that_was_made_after_a_loss_that_was_restored() -> None:
     found = life(lost(3, 3, found=1, generation=3), changed(4, 3, by=100), last=3)
     # The change may have made up for transaction 2, which an older backup has.
     assert missing(found, 2, 0, 110, as_of=2) == ([4], True)
@@ -430,20 +436,20 @@ def test_a_person_is_asked_about_a_change_made_after_a_healed_loss() -> None:
     assert missing(found, 3, 4, 1110, as_of=3) == ([], False)
 
 
-def test_a_missing_change_made_before_a_healed_loss_is_named() -> None:
+def test_a_missing_change_that_was_made_before_a_restored_loss_is_reported() -> None:
     found = life(changed(3, 2, by=5), lost(4, 3, found=2, generation=4, change=3), last=3)
     assert missing(found, 2, 0, 110, as_of=2) == ([3], False)
 
 
 @pytest.mark.parametrize(("change", "left"), [(0, []), (1, [1]), (2, [1, 2])])
-def test_changes_go_with_a_loss_unless_its_fence_named_them(change: int, left: list[int]) -> None:
+def test_a_loss_removes_earlier_changes_unless_the_accepted_fence_contains_them(change: int, left: list[int]) -> None:
     found = life(*TWO, lost(3, 4, found=2, change=change))
     assert [each.number for each in found.changes] == left
     healed = life(*TWO, lost(3, 4, found=2, change=change), rolled(4, 2))
     assert [each.number for each in healed.changes] == [1, 2]
 
 
-def test_a_change_after_a_loss_stays() -> None:
+def test_a_change_after_a_loss_stays_expected() -> None:
     assert [each.number for each in life(lost(1, 4, found=2), changed(2, 4)).changes] == [2]
 
 
@@ -464,7 +470,7 @@ def test_changes_under_an_earlier_name_of_the_state_count() -> None:
     st.integers(0, 4),
     st.integers(0, 4),
 )
-def test_named_missing_changes_are_right_for_every_number_of_changes_in_the_state(
+def test_reported_missing_changes_are_correct_for_every_number_of_changes_in_the_state(
     made: list[tuple[int, int]], last: int, has: int, mark: int
 ) -> None:
     """A state that has the first changes in their order: it is told right, or a person is asked."""
@@ -509,7 +515,7 @@ def test_a_transaction_that_the_state_may_lack_cannot_be_restated(found: Life, t
     assert found.cannot_restate(txid) == why
 
 
-def test_deleted_keys_are_gone_for_earlier_transactions() -> None:
+def test_a_deleted_key_counts_as_deleted_for_earlier_transactions() -> None:
     found = life(changed(1, 2, keys=["x"]), changed(2, 4, keys=["y", "z"]))
     assert found.gone(0) == {"x", "y", "z"}
     assert found.gone(2) == {"x", "y", "z"}
@@ -541,14 +547,14 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[], None]], ...] = (
         Segment.has,
         "self.first <= txid and",
         "",
-        test_a_life_counts_only_what_was_given_under_the_name_of_its_time,
+        test_the_life_of_a_state_counts_only_transactions_that_used_its_name_at_their_time,
     ),
     (
         "a roll forward from later heals nothing",
         _Walk._takes_loss,
         "or self.healed >= txid",
         "",
-        lambda: test_losses_decide_which_transactions_a_state_is_known_to_have(
+        lambda: test_losses_decide_which_transactions_are_known_to_be_in_a_state(
             HEALED_BELOW, [True, True, False, True, True]
         ),
     ),
@@ -564,7 +570,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[], None]], ...] = (
         Life.kept,
         "txid <= self.rebuilt",
         "False",
-        test_after_a_rebuild_only_transactions_with_receipts_in_the_state_are_known,
+        test_after_a_rebuild_only_transactions_with_receipts_in_the_state_are_known_to_be_in_it,
     ),
     (
         "nor of losses",
@@ -578,20 +584,20 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[], None]], ...] = (
         Life.kept,
         "txid != self.vouched and",
         "",
-        test_a_rebuild_confirms_the_last_complete_transaction_of_its_state,
+        test_a_rebuild_confirms_the_last_complete_transaction_of_the_state,
     ),
     (
         "changes in their order",
         life_module._still_there,
         "sorted(kept, key=",
         "list(kept) or sorted([], key=",
-        test_changes_count_at_the_transaction_where_they_were_made,
+        test_a_change_counts_from_the_transaction_after_which_it_was_made,
     ),
 )
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
-def test_leaving_out_any_rule_of_a_life_fails_a_test(rule: Any) -> None:
+def test_each_rule_of_the_life_of_a_state_fails_a_test_if_it_is_left_out(rule: Any) -> None:
     told, function, old, new, noticed_by = rule
     with applied(Mutant(told, ((function, old, new),), ONE)):
         with pytest.raises(AssertionError):

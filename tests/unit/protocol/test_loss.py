@@ -43,13 +43,13 @@ def by_partition() -> Topology:
     return topology
 
 
-def test_long_lists_of_words_are_cut() -> None:
+def test_long_lists_of_words_are_shortened() -> None:
     words = [f"w{number}" for number in range(SHOWN + 2)]
     assert shortened(words[:SHOWN]) == words[:SHOWN]
     assert shortened(words) == [*words[:SHOWN], "and 2 more"]
 
 
-def test_a_batch_without_a_loss_or_of_a_new_ledger_starts_at_its_position(topology: Topology) -> None:
+def test_a_batch_without_a_loss_or_in_a_new_ledger_starts_at_its_position(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     assert started(topology, 3) == StartPosition(3)
     accepted(topology, of("", 3, 9))
@@ -57,7 +57,7 @@ def test_a_batch_without_a_loss_or_of_a_new_ledger_starts_at_its_position(topolo
     assert (found.position, found.lost) == (None, {})
 
 
-def test_losses_that_follow_each_other_are_passed_together(topology: Topology) -> None:
+def test_losses_that_adjoin_each_other_are_passed_in_one_batch(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     accepted(topology, of("", 3, 9), of("", 9, 12), of("", 20, 30))
     found = started(topology, 3)
@@ -67,7 +67,7 @@ def test_losses_that_follow_each_other_are_passed_together(topology: Topology) -
     assert (found.position, found.passed(6)) == (5, [])
 
 
-def test_the_last_loss_accepted_at_a_position_counts(topology: Topology) -> None:
+def test_the_last_accepted_loss_at_a_position_counts(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     for resume_at in (9, 12):
         accepted(topology, of("", 3, resume_at))
@@ -81,7 +81,7 @@ def test_each_partition_starts_after_its_own_losses(by_partition: Topology) -> N
     assert (found.passed({"A": 10}), found.passed({"B": 5})) == (["A 3 to 9"], [])
 
 
-def test_a_loss_is_dropped_once_no_transaction_starts_before_it(topology: Topology) -> None:
+def test_a_loss_is_removed_when_no_later_transaction_can_start_before_it(topology: Topology) -> None:
     Run(topology, "r1").begin(3)
     accepted(topology, of("", 3, 9), of("", 30, 40))
     accepted(topology, of("", 31, 41))
@@ -91,7 +91,9 @@ def test_a_loss_is_dropped_once_no_transaction_starts_before_it(topology: Topolo
     assert dropped(topology, 2).losses == []
 
 
-def test_a_loss_is_kept_while_an_open_transaction_took_up_its_partition_before_it(by_partition: Topology) -> None:
+def test_a_loss_is_kept_while_an_open_transaction_has_begun_its_partition_before_the_loss(
+    by_partition: Topology,
+) -> None:
     Run(by_partition, "r1").begin({"A": 3})
     accepted(by_partition, of("B", 7, 8))
     accepted(by_partition, of("B", 3, 4))
@@ -103,7 +105,9 @@ def test_a_loss_is_kept_while_an_open_transaction_took_up_its_partition_before_i
     assert dropped(by_partition, 1).losses == []
 
 
-def test_many_losses_are_noted_in_several_repair_records(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_losses_are_recorded_in_several_repair_records(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loss, "LOSSES_A_RECORD", 2)
     topology.ledger().open(topology.request)
     before = topology.topology
@@ -114,7 +118,7 @@ def test_many_losses_are_noted_in_several_repair_records(topology: Topology, mon
     assert started(topology, 0).position == 5
 
 
-def test_the_origin_is_noted_and_can_be_moved_before_the_first_transaction(topology: Topology) -> None:
+def test_the_start_of_an_order_is_recorded_and_can_be_moved_before_the_first_transaction(topology: Topology) -> None:
     ledger = topology.ledger()
     ledger.open(topology.request)
     before = topology.topology
@@ -127,7 +131,7 @@ def test_the_origin_is_noted_and_can_be_moved_before_the_first_transaction(topol
     assert topology.topology == noted
 
 
-def test_the_origin_cannot_be_changed_after_the_first_transaction_has_begun(topology: Topology) -> None:
+def test_the_start_of_an_order_cannot_be_changed_after_the_first_transaction_has_begun(topology: Topology) -> None:
     Run(topology, "r1").begin(3)
     assert topology.allocated == 1
     ledger = topology.ledger()

@@ -73,7 +73,9 @@ def rename(mover: Mover, new: Paths = NEW, dag_id: str = "dag") -> Any:
     return mover.rename(new, dag_id, AUDIT)
 
 
-def test_another_dag_can_claim_a_topology_under_the_same_name(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_another_dag_can_take_over_a_topology_under_the_same_name(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     before = topology.topology
     done = mover.claim("another", AUDIT)
     after = topology.topology
@@ -85,7 +87,7 @@ def test_another_dag_can_claim_a_topology_under_the_same_name(store: Listing, to
     assert (noted.what, noted.told, noted.who, noted.why) == ("rename", done.summary, "ada", AUDIT.why)
 
 
-def test_a_renamed_topology_continues_at_its_transaction_under_the_new_name(
+def test_a_renamed_topology_continues_at_its_next_transaction_under_the_new_name(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     before = topology.topology
@@ -100,7 +102,7 @@ def test_a_renamed_topology_continues_at_its_transaction_under_the_new_name(
     assert store.get(topology.paths.base) is None
 
 
-def test_a_rename_that_died_before_it_removed_the_old_records_is_completed(
+def test_a_rename_that_was_killed_before_it_deleted_the_old_records_is_completed_when_repeated(
     store: Listing, topology: Topology, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = mover.record()
@@ -127,7 +129,7 @@ def test_the_new_name_may_be_below_another_root(store: Listing, topology: Topolo
     assert store.get(topology.paths.base) is None
 
 
-def test_a_missing_topology_is_named(store: Listing) -> None:
+def test_the_error_for_a_move_of_a_missing_topology_names_it(store: Listing) -> None:
     store.ensure("/tx")
     nobody = Mover(Topology(lambda: store, "/tx", []).ledger())
     with pytest.raises(UnknownTransaction, match="topology 'trace'"):
@@ -150,7 +152,7 @@ def test_a_topology_that_is_being_deleted_keeps_its_record_and_refuses_other_req
         rename(mover)
 
 
-def test_a_damaged_topology_or_one_being_reset_cannot_be_deleted(
+def test_a_topology_that_is_damaged_or_is_being_reset_cannot_be_deleted(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     path = topology.paths.record
@@ -163,7 +165,7 @@ def test_a_damaged_topology_or_one_being_reset_cannot_be_deleted(
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"5", b"null", b'{"format":1}'])
-def test_data_without_a_mark_of_a_move_is_not_read_as_a_mark(data: bytes) -> None:
+def test_record_data_without_the_mark_of_a_move_is_not_read_as_a_mark(data: bytes) -> None:
     assert mark_of(data) is None
 
 
@@ -179,7 +181,7 @@ def another(topology: Topology, paths: Paths = NEW, *, states: bool = False) -> 
     return run
 
 
-def test_a_topology_that_a_renamed_dag_has_only_begun_is_replaced(
+def test_the_topology_of_a_renamed_dag_that_has_committed_nothing_is_replaced_by_the_rename(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     before, read = topology.topology, Reader(store)
@@ -191,7 +193,7 @@ def test_a_topology_that_a_renamed_dag_has_only_begun_is_replaced(
 
 
 @pytest.mark.parametrize("states", [False, True])
-def test_a_topology_with_commits_is_not_replaced_with_or_without_states(
+def test_a_topology_with_commits_is_not_replaced_by_a_rename_with_or_without_states(
     store: Listing, topology: Topology, mover: Mover, states: bool
 ) -> None:
     other = another(topology, states=states)
@@ -203,7 +205,7 @@ def test_a_topology_with_commits_is_not_replaced_with_or_without_states(
     assert store.snapshot() == before
 
 
-def test_a_topology_with_states_is_not_replaced_whatever_its_turn(
+def test_a_topology_with_states_is_not_replaced_by_a_rename_even_if_its_turn_was_set_back(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     other = another(topology, states=True)
@@ -214,14 +216,16 @@ def test_a_topology_with_states_is_not_replaced_whatever_its_turn(
         rename(mover)
 
 
-def test_a_topology_without_a_turn_is_replaced(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_topology_without_a_record_of_the_turn_is_replaced_by_a_rename(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     another(topology)
     store.multi([], [Delete(NEW.current)])
     rename(mover)
     assert topology_view(store, NEW).current == 2
 
 
-def test_a_leftover_folder_of_the_new_name_does_not_count_as_a_topology(
+def test_an_empty_folder_under_the_new_name_does_not_count_as_a_topology(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     store.ensure(f"{NEW.base}/left")
@@ -230,7 +234,7 @@ def test_a_leftover_folder_of_the_new_name_does_not_count_as_a_topology(
     assert store.get(f"{NEW.base}/left") is None
 
 
-def test_a_name_that_another_topology_is_being_renamed_to_is_refused(
+def test_a_rename_to_a_name_that_another_rename_uses_is_refused(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     third = another(topology, Paths("/tx", "third"))
@@ -242,9 +246,7 @@ def test_a_name_that_another_topology_is_being_renamed_to_is_refused(
 # --- who goes on
 
 
-def test_a_move_that_another_call_has_taken_over_cannot_finish(
-    store: Listing, topology: Topology, mover: Mover
-) -> None:
+def test_a_rename_that_another_call_has_taken_over_is_refused(store: Listing, topology: Topology, mover: Mover) -> None:
     own = mover.record()
     moved = Mover(topology.ledger())
     moved._paths = NEW
@@ -276,7 +278,7 @@ def test_a_call_that_is_taken_over_between_two_portions_stops(
     assert store.get(topology.paths.base) is None
 
 
-def test_a_portion_without_a_reply_is_refused_and_the_repeated_command_continues(
+def test_a_portion_that_gets_no_reply_is_refused_and_the_repeated_command_continues(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     mover.close_for_deletion()
@@ -287,7 +289,9 @@ def test_a_portion_without_a_reply_is_refused_and_the_repeated_command_continues
     assert store.get(topology.paths.base) is None
 
 
-def test_a_last_portion_that_fails_is_raised_as_an_error(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_the_failure_of_the_last_portion_is_raised_as_an_error(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     mover.close_for_deletion()
     emptied = mover._emptied
 
@@ -317,7 +321,7 @@ def test_a_last_portion_that_fails_is_raised_as_an_error(store: Listing, topolog
         (100, 28, [3, 3], [4, 2]),
     ],
 )
-def test_portions_are_bounded_by_their_number_and_by_their_bytes(
+def test_a_portion_has_a_maximum_number_of_records_and_a_maximum_number_of_bytes(
     store: Listing,
     mover: Mover,
     monkeypatch: pytest.MonkeyPatch,

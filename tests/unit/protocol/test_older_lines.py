@@ -77,7 +77,7 @@ def three_pages() -> Books:
     return books
 
 
-def test_a_new_book_is_extended_back_to_the_first_transaction(three_pages: Books) -> None:
+def test_a_new_book_of_ends_can_be_extended_back_to_the_first_transaction(three_pages: Books) -> None:
     before = lines(three_pages)
     as_an_older_release(three_pages)
     assert extend(three_pages) == "the book of ends begins at transaction 1 now"
@@ -95,7 +95,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_a_repair_that_dies_leaves_no_gap_and_continues_when_it_is_repeated(
+def test_a_repair_of_the_book_that_was_killed_leaves_no_gap_and_continues_when_repeated(
     three_pages: Books, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = lines(three_pages)
@@ -124,7 +124,7 @@ def test_a_repair_that_dies_leaves_no_gap_and_continues_when_it_is_repeated(
     assert three_pages.verify().findings == ()
 
 
-def test_transactions_may_end_and_restate_others_while_older_lines_are_missing(
+def test_transactions_may_end_and_restate_others_while_older_lines_of_the_book_are_missing(
     three_pages: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_an_older_release(three_pages)
@@ -142,7 +142,7 @@ def test_transactions_may_end_and_restate_others_while_older_lines_are_missing(
     assert three_pages.verify().findings == ()
 
 
-def test_a_restatement_that_began_before_the_repair_ends_the_chain_that_the_repair_has_found() -> None:
+def test_a_restatement_that_began_before_a_repair_of_the_book_ends_its_restated_chain() -> None:
     books = kept().run(2)
     books.pipeline.restate(1, "run 1", 5)
     as_an_older_release(books)
@@ -158,7 +158,7 @@ def test_a_restatement_that_began_before_the_repair_ends_the_chain_that_the_repa
     assert books.verify().findings == ()
 
 
-def test_lines_of_an_older_release_get_the_first_transaction_of_their_chain() -> None:
+def test_lines_of_an_older_release_are_completed_with_the_first_transaction_of_their_chain() -> None:
     """The book began in the middle of a chain, whose receipts name predecessors alone."""
     books = Books(added=["n"], journals=True).run(2)
     books.pipeline.restate(1, "run 1", 5)
@@ -176,7 +176,7 @@ def test_lines_of_an_older_release_get_the_first_transaction_of_their_chain() ->
     assert books.verify().findings == ()
 
 
-def test_a_book_is_extended_back_as_far_as_receipts_follow_each_other() -> None:
+def test_a_book_of_ends_is_extended_back_as_far_as_receipts_are_complete() -> None:
     books = kept(history=3).run(8)
     as_an_older_release(books)
     told = "the book of ends begins at transaction 6 now; there is no whole receipt of transactions 1 to 5"
@@ -193,7 +193,7 @@ def test_a_book_is_extended_back_as_far_as_receipts_follow_each_other() -> None:
     assert lines(books)[1].rows == {"s0": 1, "s1": 1}
 
 
-def test_the_book_begins_after_a_receipt_that_lacks_the_rows_of_a_table() -> None:
+def test_the_book_of_ends_begins_after_a_receipt_that_lacks_the_rows_of_a_table() -> None:
     books = kept(history=3).run(8)
     as_an_older_release(books)
     told = "the book of ends begins at transaction 6 now; there is no whole receipt of transaction 5"
@@ -210,7 +210,7 @@ def replace_receipts(held: StateEvidence) -> StateEvidence:
     return StateEvidence(held.name, held.fence, [])
 
 
-def test_lines_of_taken_back_transactions_count_for_nothing() -> None:
+def test_lines_of_transactions_that_were_taken_back_do_not_count() -> None:
     books = kept().run(2)
     tokens = {each.name: fence.token for each in books.states if (fence := each.fence()) is not None}
     snapshots = [each.receipts() for each in books.states]
@@ -224,7 +224,7 @@ def test_lines_of_taken_back_transactions_count_for_nothing() -> None:
     assert lines(books)[2].counts
 
 
-def test_a_rebuild_makes_lines_with_the_ranges_that_batches_have_taken() -> None:
+def test_a_rebuild_creates_lines_with_the_upstream_ranges_of_the_batches() -> None:
     books = kept(upstream="orders", kind="opaque", sized=True)
     books.pipeline.metadata = lambda row: as_plain(TakenRange(row, row, counts={str(row): 7}))
     books.pipeline.amount = lambda metadata: 1
@@ -248,20 +248,20 @@ def test_a_rebuild_makes_lines_with_the_ranges_that_batches_have_taken() -> None
 # --- refused ------------------------------------------------------------------------------------------------------
 
 
-def test_a_book_repair_of_a_topology_without_a_table_is_refused() -> None:
+def test_a_repair_of_the_book_for_a_topology_without_a_table_is_refused() -> None:
     books = Books().run(2)
     with pytest.raises(RepairRefused, match="it keeps no book of ends: DAG 'dag' updates no table"):
         extend(books)
 
 
-def test_a_repair_of_a_complete_book_is_refused() -> None:
+def test_a_repair_of_a_complete_book_of_ends_is_refused() -> None:
     books = kept().run(2)
     with pytest.raises(RepairRefused, match="begins at transaction 1 already, and lacks no line"):
         extend(books)
     assert books.pipeline.ledger.repairs() == ()
 
 
-def test_a_book_that_would_lack_a_line_does_not_begin() -> None:
+def test_a_repair_of_the_book_that_would_leave_a_gap_is_refused() -> None:
     """A transaction that ends while the topology keeps no book leaves no line."""
     books = kept().run(2)
     as_an_older_release(books, reads=False)
@@ -274,7 +274,7 @@ def test_a_book_that_would_lack_a_line_does_not_begin() -> None:
     assert books.pipeline.ledger.topology().book == 0
 
 
-def test_lines_that_were_found_before_another_repair_are_refused() -> None:
+def test_lines_of_the_book_that_were_found_before_another_repair_are_refused() -> None:
     books = kept().run(2)
     as_an_older_release(books)
     found = lacking(books)

@@ -16,7 +16,7 @@ def opened(topology: Topology, **fields: Any) -> Any:
     return topology.topology
 
 
-def test_the_ledger_takes_over_the_options_of_the_dag(topology: Topology) -> None:
+def test_the_ledger_records_the_current_options_of_the_dag(topology: Topology) -> None:
     before = opened(topology)
     after = opened(topology, max_pending=2, source_kind="transactional", partitioned=True)
     assert after == replace(before, op=after.op, max_pending=2, source_kind="transactional", partitioned=True)
@@ -24,7 +24,7 @@ def test_the_ledger_takes_over_the_options_of_the_dag(topology: Topology) -> Non
     assert (made.source_kind, made.max_pending, made.partitioned) == ("opaque", 8, True)
 
 
-def test_a_change_of_the_source_kind_changes_the_record_so_that_a_concurrent_begin_is_refused(
+def test_a_change_of_the_source_kind_changes_the_record_and_refuses_a_concurrent_begin(
     topology: Topology,
 ) -> None:
     opened(topology)
@@ -38,7 +38,7 @@ def test_a_change_of_the_source_kind_changes_the_record_so_that_a_concurrent_beg
     assert after.version == before.version + 1
 
 
-def test_the_topology_of_another_dag_is_refused(topology: Topology) -> None:
+def test_a_topology_that_belongs_to_another_dag_is_refused(topology: Topology) -> None:
     opened(topology)
     with pytest.raises(TopologyClaimed, match="another"):
         opened(topology, dag_id="another")
@@ -55,7 +55,7 @@ def test_the_source_kind_cannot_change_while_transactions_are_open(topology: Top
 
 
 @pytest.mark.parametrize("partitioned", [True, False])
-def test_a_source_cannot_gain_or_lose_partitions_after_the_first_transaction(
+def test_a_source_cannot_gain_or_lose_its_partitions_after_its_first_batch(
     topology: Topology, partitioned: bool
 ) -> None:
     topology.request = replace(topology.request, partitioned=partitioned)

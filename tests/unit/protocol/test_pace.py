@@ -35,7 +35,7 @@ def of(rows: int, seconds: int = 5) -> TransactionRecord:
     return ended({"rows": rows, "why": ""}, seconds)
 
 
-def test_the_pace_keeps_rows_and_processing_seconds() -> None:
+def test_the_pace_records_rows_and_processing_seconds() -> None:
     assert pace_after([], of(100, 65)) == [[100, 65.0]]
     assert pace_after([[100, 65.0]], of(7)) == [[100, 65.0], [7, 5.0]]
 
@@ -54,14 +54,14 @@ def test_a_transaction_without_measurements_does_not_change_the_pace(history: Tr
     assert pace_after([[100, 65.0]], history) == [[100, 65.0]]
 
 
-def test_measurements_in_another_unit_are_dropped() -> None:
+def test_measurements_in_another_unit_are_replaced() -> None:
     files = [[100, 65.0, "files"]]
     assert pace_after(files, ended({"files": 3, "why": ""})) == [*files, [3, 5.0, "files"]]
     assert pace_after(files, of(7)) == [[7, 5.0]]
     assert pace_after([[7, 5.0]], ended({"files": 3, "why": ""})) == [[3, 5.0, "files"]]
 
 
-def test_a_clock_that_went_back_gives_zero_seconds() -> None:
+def test_a_clock_that_was_set_back_gives_zero_seconds() -> None:
     history = ended({"rows": 5, "why": ""})
     assert history.processed is not None
     back = replace(history, began=history.processed, processed=history.began)
@@ -69,7 +69,7 @@ def test_a_clock_that_went_back_gives_zero_seconds() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 3000)), max_size=40))
-def test_the_pace_keeps_the_last_measurements_and_the_largest(measured: list[tuple[int, int]]) -> None:
+def test_the_pace_keeps_the_last_measurements_and_the_largest_one(measured: list[tuple[int, int]]) -> None:
     pace: list[list[float]] = []
     for rows, seconds in measured:
         pace = pace_after(pace, of(rows, seconds))
@@ -80,12 +80,12 @@ def test_the_pace_keeps_the_last_measurements_and_the_largest(measured: list[tup
         assert max(rows for rows, _ in pace) == max(rows for rows, _ in measured)
 
 
-def test_the_newest_of_equally_large_measurements_is_kept() -> None:
+def test_the_newest_of_several_equally_large_measurements_is_kept() -> None:
     pace = [[100, 900.0], *([[100, 10.0]] * (PACES_KEPT - 1))]
     assert pace_after(pace, of(100, 10)) == [[100, 10.0]] * PACES_KEPT
 
 
-def test_the_transactions_of_each_hour_are_counted_however_short_the_history_is() -> None:
+def test_transactions_are_counted_per_hour_for_the_last_hours() -> None:
     hours: dict[str, int] = {}
     for hour in range(30):
         for minute in range(hour % 3 + 1):
@@ -96,7 +96,7 @@ def test_the_transactions_of_each_hour_are_counted_however_short_the_history_is(
     assert "2026-01-01T04" not in hours
 
 
-def test_the_record_counts_committed_and_skipped_transactions_of_an_hour_beyond_the_history() -> None:
+def test_the_topology_record_counts_the_final_transactions_per_hour_beyond_the_history() -> None:
     memory = MemoryStore()
     topology = Topology(lambda: memory, "/tx", [], history=2)
     for number in range(1, 8):

@@ -24,11 +24,11 @@ def test_a_partition_without_rows_in_the_batch_keeps_its_position(
     assert position_after(before, after, partitioned=True) == expected
 
 
-def test_the_position_of_a_source_without_partitions_is_the_end_of_the_batch() -> None:
+def test_without_partitions_the_position_after_a_batch_is_its_end() -> None:
     assert position_after(5, 9, partitioned=False) == 9
 
 
-def test_readmitted_rows_do_not_move_any_position() -> None:
+def test_readmitted_rows_do_not_change_any_position() -> None:
     assert unmoved(7, [0, 3], partitioned=False) == 7
     assert unmoved({"A": 4, "B": 5}, {"A": [0, 3]}, partitioned=True) == {"A": 4}
     assert unmoved({"A": 4}, None, partitioned=True) == {}

@@ -86,14 +86,14 @@ def test_a_task_without_a_birth_is_accepted(run: Run) -> None:
     assert start(run, NAMED, replace(run.attempt, birth="")) == Done()
 
 
-def test_a_task_of_an_older_attempt_is_refused_and_told_the_newest(run: Run) -> None:
+def test_a_task_of_an_older_attempt_is_refused_with_the_number_of_the_newest_attempt(run: Run) -> None:
     old = run.attempt
     run.begin(2)
     with pytest.raises(StaleAttempt, match="attempt 1 refused: attempt 2 is the newest"):
         start(run, NAMED, old)
 
 
-def test_a_task_of_a_committed_transaction_learns_that_it_is_committed(run: Run) -> None:
+def test_a_task_of_a_committed_transaction_is_answered_that_it_is_committed(run: Run) -> None:
     run.process({})
     run.commit()
     assert start(run, NAMED) == AlreadyCommitted(1)
@@ -117,7 +117,7 @@ def test_a_task_of_a_transaction_that_never_began_is_refused(run: Run) -> None:
 # --- start, ack, fail --------------------------------------------------------------------------------------------
 
 
-def test_every_start_and_every_ack_changes_the_folder_of_acks(run: Run) -> None:
+def test_every_start_and_every_ack_changes_the_version_of_the_folder_of_acks(run: Run) -> None:
     store, versions = run.topology.store(), list[int]()
     for step in (start, start, ack):
         versions.append(store.children(folder(run)).version)
@@ -125,7 +125,7 @@ def test_every_start_and_every_ack_changes_the_folder_of_acks(run: Run) -> None:
     assert [*versions, store.children(folder(run)).version] == [0, 1, 2, 3]
 
 
-def test_a_task_that_begin_named_acks_the_message_that_begin_emitted(run: Run) -> None:
+def test_a_task_that_begin_has_named_acks_the_message_that_begin_has_emitted(run: Run) -> None:
     start(run, NAMED)
     assert (entry(run, NAMED).emitted, entry(run, NAMED).acked) == ("0", "0")
     ack(run, NAMED)
@@ -135,7 +135,7 @@ def test_a_task_that_begin_named_acks_the_message_that_begin_emitted(run: Run) -
 
 
 @pytest.mark.parametrize("task", [MAPPED, TaskTry("p", 0, "t3"), TaskTry("m", -1, "t4")], ids=str)
-def test_any_other_instance_emits_a_message_at_its_start_and_acks_it(run: Run, task: TaskTry) -> None:
+def test_any_other_mapped_instance_emits_a_message_at_its_start_and_acks_it_later(run: Run, task: TaskTry) -> None:
     start(run, task)
     emitted = entry(run, task).emitted
     assert len(emitted) == 16
@@ -144,7 +144,7 @@ def test_any_other_instance_emits_a_message_at_its_start_and_acks_it(run: Run, t
     assert (entry(run, task).emitted, entry(run, task).acked) == (emitted, emitted)
 
 
-def test_an_ack_stores_rows_and_outputs_and_a_new_start_clears_them(run: Run) -> None:
+def test_an_ack_records_rows_and_outputs_and_a_new_start_deletes_them(run: Run) -> None:
     start(run, NAMED)
     ack(run, NAMED, rows=3, outputs=["a"])
     found = entry(run, NAMED)
@@ -154,7 +154,7 @@ def test_an_ack_stores_rows_and_outputs_and_a_new_start_clears_them(run: Run) ->
     assert (found.task_try, found.done, found.rows, found.outputs) == ("t2", False, None, [])
 
 
-def test_a_retry_under_the_same_task_id_keeps_the_earlier_ack_until_its_own_ack(run: Run) -> None:
+def test_a_retry_with_the_same_task_id_keeps_the_earlier_ack_until_it_acks_itself(run: Run) -> None:
     resumed, retried = replace(NAMED, task_try="t1.1"), replace(NAMED, task_try="t1.2")
     start(run, resumed)
     ack(run, resumed, outputs=["a"])
@@ -166,12 +166,12 @@ def test_a_retry_under_the_same_task_id_keeps_the_earlier_ack_until_its_own_ack(
     assert (found.done, found.outputs) == (True, ["b"])
 
 
-def test_the_first_start_of_a_task_does_not_read_its_ack(run: Run) -> None:
+def test_the_first_start_of_a_task_does_not_read_an_ack(run: Run) -> None:
     start(run, NAMED)
     assert f"{folder(run)}/{ack_name('p', -1)}" not in run.topology.store().calls
 
 
-def test_a_start_makes_a_complete_batch_incomplete(run: Run) -> None:
+def test_a_new_start_makes_a_processed_batch_unprocessed(run: Run) -> None:
     run.process({})
     processed(run)
     before = run.topology.record(1)
@@ -183,7 +183,7 @@ def test_a_start_makes_a_complete_batch_incomplete(run: Run) -> None:
     assert (after.phase, after.processed, after.epoch) == (Phase.PROCESSING, None, before.epoch + 1)
 
 
-def test_a_start_forgets_the_error_and_a_second_one_changes_nothing(run: Run) -> None:
+def test_a_new_start_clears_the_error_of_the_transaction_and_a_repeated_start_changes_nothing(run: Run) -> None:
     start(run, NAMED)
     fail(run, NAMED)
     start(run, NAMED)
@@ -208,7 +208,7 @@ def test_an_ack_or_a_failure_of_a_replaced_try_is_refused(run: Run) -> None:
             step(run, NAMED)
 
 
-def test_airflow_is_queried_about_a_try_only_if_another_try_was_there(run: Run) -> None:
+def test_airflow_is_queried_about_a_try_only_if_another_try_has_started(run: Run) -> None:
     ledger = run.topology.ledger()
     for task in (NAMED, NAMED):
         ledger.start(run.attempt, task, is_current=lambda: pytest.fail("it was asked for"))
@@ -216,7 +216,7 @@ def test_airflow_is_queried_about_a_try_only_if_another_try_was_there(run: Run) 
         ledger.start(run.attempt, replace(NAMED, task_try="t9"), is_current=lambda: False)
 
 
-def test_an_ack_of_a_failed_transaction_is_refused_unless_it_was_noted_before(run: Run) -> None:
+def test_an_ack_for_a_failed_transaction_is_refused_unless_it_was_recorded_before(run: Run) -> None:
     start(run, NAMED)
     start(run, MAPPED)
     ack(run, NAMED)
@@ -226,7 +226,7 @@ def test_an_ack_of_a_failed_transaction_is_refused_unless_it_was_noted_before(ru
     assert ack(run, NAMED) == Done()
 
 
-def test_a_failure_is_counted_once_with_the_beginning_and_the_end_of_its_reason(run: Run) -> None:
+def test_a_failure_is_counted_once_and_its_recorded_reason_keeps_its_beginning_and_its_end(run: Run) -> None:
     start(run, NAMED)
     noted = [fail(run, NAMED, f"it broke {'x ' * MOST_OF_REASON} Mend it.") for _ in range(2)]
     assert noted == [FailureNoted(first=True), FailureNoted(first=False)]
@@ -237,7 +237,7 @@ def test_a_failure_is_counted_once_with_the_beginning_and_the_end_of_its_reason(
     assert len(str(record.error)) <= MOST_OF_REASON
 
 
-def test_the_remedy_of_a_refusal_is_stored_apart_from_its_reason_with_whole_commands(run: Run) -> None:
+def test_the_remedy_of_a_refusal_is_stored_separately_from_its_reason_with_complete_commands(run: Run) -> None:
     start(run, NAMED)
     colour, long = "\x1b[31m", "x " * MOST_OF_REASON
     asked = "{long}{colour}Make room. Then: <airflow tx replay {topology} {txid}>"
@@ -253,7 +253,7 @@ def test_the_remedy_of_a_refusal_is_stored_apart_from_its_reason_with_whole_comm
     assert len(str(record.remedy)) < MOST_OF_REASON + 50
 
 
-def test_a_failing_task_fails_its_transaction_even_after_every_task_has_acked(run: Run) -> None:
+def test_a_task_that_fails_makes_its_transaction_fail_even_after_every_task_has_acked(run: Run) -> None:
     start(run, NAMED)
     ack(run, NAMED)
     processed(run)
@@ -264,7 +264,7 @@ def test_a_failing_task_fails_its_transaction_even_after_every_task_has_acked(ru
 # --- processed ---------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_complete_when_every_started_and_every_named_task_has_acked(run: Run) -> None:
+def test_a_batch_is_processed_when_every_started_and_every_named_task_has_acked(run: Run) -> None:
     for missing, task in (("p", MAPPED), ("m[4]", NAMED)):
         with pytest.raises(IncompleteBatch, match=rf"{missing[0]}"):
             processed(run)
@@ -279,7 +279,7 @@ def test_a_batch_is_complete_when_every_started_and_every_named_task_has_acked(r
     assert processed(run) == done
 
 
-def test_only_tasks_that_airflow_expects_must_ack(run: Run) -> None:
+def test_only_tasks_that_airflow_expects_to_run_must_ack(run: Run) -> None:
     start(run, MAPPED)
     start(run, NAMED)
     ack(run, NAMED)
@@ -288,24 +288,24 @@ def test_only_tasks_that_airflow_expects_must_ack(run: Run) -> None:
         processed(run, expected={("p", -1), ("q", -1)})
 
 
-def test_a_named_task_that_airflow_does_not_expect_need_not_ack(run: Run) -> None:
+def test_a_named_task_that_airflow_does_not_expect_to_run_need_not_ack(run: Run) -> None:
     assert processed(run, expected=()).acks == {}
 
 
-def test_a_mapped_task_must_ack_by_its_instances_and_not_by_its_own_name(run: Run) -> None:
+def test_a_mapped_task_must_ack_for_its_instances_and_not_under_its_own_name(run: Run) -> None:
     record = run.topology.record(1)
     assert record is not None
     assert processing.must_ack(record, [("m", 4)]) == {("m", 4), ("p", -1)}
     assert processing.must_ack(record, [("p", 0)], mapped=["p"]) == {("p", 0)}
 
 
-def test_a_batch_whose_rows_changed_is_not_complete(run: Run) -> None:
+def test_a_batch_whose_rows_have_changed_is_not_processed(run: Run) -> None:
     run.process({})
     with pytest.raises(RowsChanged):
         processed(run, rows_digest="another")
 
 
-def test_an_uncounted_replay_keeps_the_counts_of_the_first_attempt(run: Run) -> None:
+def test_a_replay_without_counts_keeps_the_counts_of_the_first_attempt(run: Run) -> None:
     record, first = run.topology.record(1), BatchRows(3, {"python": "python:1"})
     assert record is not None
     run.topology.store().multi([], [Put(run.topology.paths.transaction(1), encode(replace(record, counted=first)))])
@@ -317,14 +317,14 @@ def test_an_uncounted_replay_keeps_the_counts_of_the_first_attempt(run: Run) -> 
     assert (after.phase, after.counted) == (Phase.PROCESSED, first)
 
 
-def test_a_failed_batch_is_not_complete_and_says_why(run: Run) -> None:
+def test_a_failed_batch_is_not_processed_and_gives_the_reason(run: Run) -> None:
     start(run, NAMED)
     fail(run, NAMED, "of memory")
     with pytest.raises(FailedTransaction, match="of memory"):
         processed(run)
 
 
-def test_a_batch_in_which_other_messages_were_acked_than_were_emitted_is_not_complete(run: Run) -> None:
+def test_a_batch_whose_acked_messages_differ_from_the_emitted_messages_is_not_processed(run: Run) -> None:
     start(run, NAMED)
     ack(run, NAMED)
     damaged = encode(replace(entry(run, NAMED), acked="1"))
@@ -346,7 +346,7 @@ def test_a_message_that_was_never_acked_is_noticed(run: Run) -> None:
     assert processing.ack_val(record, {("m", 0): done}, [("m", 0)]) == 0
 
 
-def test_the_task_that_failed_is_noted_apart_from_its_error_until_the_next_attempt(run: Run) -> None:
+def test_the_name_of_the_failed_task_is_recorded_next_to_its_error_until_the_next_attempt(run: Run) -> None:
     start(run, NAMED)
     run.topology.ledger().fail(run.attempt, NAMED, reason="ValueError: no", failed_task="p")
     record = run.topology.record(1)
@@ -359,7 +359,7 @@ def test_the_task_that_failed_is_noted_apart_from_its_error_until_the_next_attem
     assert after.replays[-1].why == record.said
 
 
-def test_a_task_that_starts_again_leaves_nothing_of_the_failure_before(run: Run) -> None:
+def test_a_task_that_starts_again_clears_the_record_of_its_earlier_failure(run: Run) -> None:
     start(run, NAMED)
     run.topology.ledger().fail(run.attempt, NAMED, reason="ValueError: no", failed_task="p")
     start(run, TaskTry("p", -1, "another.1"))

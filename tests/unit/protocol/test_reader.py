@@ -50,7 +50,7 @@ READS: list[tuple[Callable[[Reader], Any], list[Requirement]]] = [
 
 
 @pytest.mark.parametrize(("read", "required"), READS)
-def test_every_read_is_a_requirement_but_a_peek(
+def test_every_record_that_a_step_reads_becomes_a_requirement_of_its_multi_unless_it_is_a_peek(
     store: MemoryStore, read: Callable[[Reader], Any], required: list[Requirement]
 ) -> None:
     reader = Reader(store)
@@ -58,7 +58,7 @@ def test_every_read_is_a_requirement_but_a_peek(
     assert [*reader.requirements(NONE)] == required
 
 
-def test_an_absent_record_is_required_by_creating_it(store: MemoryStore) -> None:
+def test_a_record_that_must_not_exist_becomes_a_requirement_only_if_the_multi_creates_it(store: MemoryStore) -> None:
     reader = Reader(store)
     assert (reader.find(Counter, "/a/y"), reader.exists("/a/z"), reader.raw("/a/w")) == (None, False, None)
     assert reader.names_if_any("/b") == ()
@@ -67,13 +67,13 @@ def test_an_absent_record_is_required_by_creating_it(store: MemoryStore) -> None
 
 
 @pytest.mark.parametrize("read", ["get", "peek", "covered", "names"])
-def test_a_missing_required_record_is_named(store: MemoryStore, read: str) -> None:
+def test_the_error_for_a_missing_required_record_names_its_path(store: MemoryStore, read: str) -> None:
     reader = Reader(store)
     with pytest.raises(UnreadableRecord, match="/a/y.*missing"):
         reader.names("/a/y") if read == "names" else getattr(reader, read)(Counter, "/a/y")
 
 
-def test_a_known_record_is_not_read_again_and_is_required_in_its_known_version(store: MemoryStore) -> None:
+def test_a_cached_record_is_not_read_again_and_its_cached_version_becomes_a_requirement(store: MemoryStore) -> None:
     known = KnownRecords({"/a/x": Node(encode(Counter(7)), 5)}, {"/a": Children(("old",), 4)})
     reader = Reader(store, known)
     assert (reader.find(Counter, "/a/x"), reader.names("/a")) == (Counter(7), ("old",))
@@ -81,7 +81,7 @@ def test_a_known_record_is_not_read_again_and_is_required_in_its_known_version(s
     assert reader.covered(Counter, "/a/x") == Counter(2)
 
 
-def test_every_record_that_was_read_can_be_kept(store: MemoryStore) -> None:
+def test_a_reader_remembers_every_record_that_it_has_read(store: MemoryStore) -> None:
     reader = Reader(store)
     reader.names("/a")
     reader.peek(Counter, "/a/x")
@@ -92,7 +92,7 @@ def test_every_record_that_was_read_can_be_kept(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("hasty", [True, False])
-def test_a_hasty_pass_assumes_the_most_likely_records(store: MemoryStore, hasty: bool) -> None:
+def test_a_hasty_pass_assumes_the_most_likely_records_without_a_read(store: MemoryStore, hasty: bool) -> None:
     reader = Reader(store, hasty=hasty)
     assert (reader.find(Counter, "/a/x", new=True) is None) is hasty
     assert reader.exists("/a/y", old=True) is hasty
@@ -100,13 +100,13 @@ def test_a_hasty_pass_assumes_the_most_likely_records(store: MemoryStore, hasty:
         assert reader.requirements(NONE) == (Unchanged("/a/y", ANY_VERSION),)
 
 
-def test_without_a_reason_a_hasty_pass_assumes_nothing(store: MemoryStore) -> None:
+def test_a_hasty_pass_assumes_nothing_about_a_record_without_a_hint(store: MemoryStore) -> None:
     reader = Reader(store, hasty=True)
     assert reader.find(Counter, "/a/x") == Counter(2)
     assert reader.exists("/a/y") is False
 
 
-def test_known_records_win_over_likely_ones(store: MemoryStore) -> None:
+def test_a_cached_record_takes_precedence_over_the_most_likely_one(store: MemoryStore) -> None:
     reader = Reader(store, KnownRecords({"/a/x": Node(encode(Counter(7)), 5), "/a/y": None}), hasty=True)
     assert reader.find(Counter, "/a/x", new=True) == Counter(7)
     assert reader.exists("/a/y", old=True) is False
@@ -124,7 +124,7 @@ def test_a_joined_step_reads_the_writes_of_the_step_before_it(store: MemoryStore
     assert set(reader.requirements(frozenset({"/b", "/b/y"}))) == {Unchanged("/a/x", 1), Unchanged("/a", 2)}
 
 
-def test_the_records_that_a_multi_has_written_are_known_afterwards(store: MemoryStore) -> None:
+def test_the_records_that_a_multi_has_written_are_cached_afterwards(store: MemoryStore) -> None:
     reader, known = Reader(store), KnownRecords()
     reader.get(Counter, "/a/x")
     reader.find(Counter, "/a/y")
@@ -146,7 +146,7 @@ def test_the_records_that_a_multi_has_written_are_known_afterwards(store: Memory
     assert known.children == {path: store.children(path) for path in ("/a", "/a/y")}
 
 
-def test_a_newer_known_record_stays_and_a_missing_record_is_not_known(store: MemoryStore) -> None:
+def test_a_newer_cached_record_is_kept_and_a_missing_record_is_not_cached(store: MemoryStore) -> None:
     known = KnownRecords({"/a/x": Node(b"newer", 7), "/a/y": None}, {"/a": Children(("newer",), 9)})
     reader = Reader(store)
     reader.find(Counter, "/a/x")
@@ -156,7 +156,7 @@ def test_a_newer_known_record_stays_and_a_missing_record_is_not_known(store: Mem
     assert known == KnownRecords({"/a/x": Node(b"newer", 7)}, {"/a": Children(("newer",), 9)})
 
 
-def test_a_long_living_process_remembers_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_running_process_caches_a_limited_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_tx.ledger.reading.MOST_KNOWN", 2)
     known = KnownRecords()
     for number in range(10):

@@ -57,7 +57,7 @@ def fence(batch: str) -> Fence:
     return Fence("L", Token(1, 7, 1, 1, "n"), True, batch)
 
 
-def test_a_held_state_is_read_from_the_fence() -> None:
+def test_the_data_of_a_state_for_a_rebuild_is_read_from_its_fence() -> None:
     batch = held("s", 7).batch
     found = HeldState.of("s", undoable=False, fence=fence(batch.text))
     assert found == HeldState("s", False, True, "L", Token(1, 7, 1, 1, "n"), True, batch)
@@ -65,13 +65,13 @@ def test_a_held_state_is_read_from_the_fence() -> None:
     assert HeldState.of("s", undoable=False, fence=fence(batch.text), holds=lambda txid: txid != 7).holds is False
 
 
-def test_a_fence_notes_that_all_updates_are_in() -> None:
+def test_a_fence_records_that_all_updates_were_applied() -> None:
     stored = Fence("L", Token(1, 7, 1, 1, "n"))
     assert (stored.applied, applied(stored)) == (False, replace(stored, applied=True))
 
 
 @pytest.mark.parametrize("batch", ["", "null", "[]", "{}", '{"rows": 1, "position": 2, "prev": null}'])
-def test_a_fence_that_keeps_no_batch_is_named(batch: str) -> None:
+def test_the_error_for_a_fence_without_a_batch_names_the_state(batch: str) -> None:
     with pytest.raises(UnreadableRecord, match="fence of state 's'"):
         HeldState.of("s", undoable=True, fence=fence(batch))
 
@@ -79,7 +79,7 @@ def test_a_fence_that_keeps_no_batch_is_named(batch: str) -> None:
 # --- the plan ----------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_is_complete_in_every_state_was_the_last_one() -> None:
+def test_a_transaction_that_is_complete_in_every_state_becomes_the_last_transaction() -> None:
     found = plan(held("s", 7, rank=(3, 2, 5), granted="2013"), held("t", 7, granted="2012", rank=(3, 2, 4)))
     assert found == RebuildPlan(
         "L", 4, 8, Metadata(2, "rows 7", 7), {"s": 7, "t": 7}, {"s": "b", "t": "b"}, found.summary, "2012",
@@ -88,7 +88,7 @@ def test_a_transaction_that_is_complete_in_every_state_was_the_last_one() -> Non
     assert found.summary == "transaction 7 is complete in every state; 8 is next"
 
 
-def test_an_incomplete_restatement_is_reported_to_count_for_nothing() -> None:
+def test_the_plan_of_a_rebuild_reports_that_an_incomplete_restatement_does_not_count() -> None:
     found = plan(held("s", 7, applied=False, key="r3", replaces=Replaced(3, "2013-01-01/3-ab")))
     assert found.bound == {"r3": Binding(3, "2013-01-01/3-ab")}
     assert found.summary == (
@@ -97,7 +97,7 @@ def test_an_incomplete_restatement_is_reported_to_count_for_nothing() -> None:
     )
 
 
-def test_the_run_of_the_last_transaction_is_known_if_the_fences_name_it() -> None:
+def test_a_rebuild_finds_the_run_of_the_last_transaction_if_the_fences_name_it() -> None:
     found = plan(held("s", 7, key="r7"))
     assert (found.last_run, found.ended[7].key) == ("r7", "r7")
 
@@ -112,7 +112,9 @@ def test_the_run_of_the_last_transaction_is_known_if_the_fences_name_it() -> Non
     ],
     ids=["half written", "not raised", "of two lives", "not everywhere"],
 )
-def test_a_transaction_that_is_not_complete_in_every_state_is_begun_again(states: tuple[HeldState, ...]) -> None:
+def test_a_transaction_that_is_not_complete_in_every_state_begins_again_after_a_rebuild(
+    states: tuple[HeldState, ...],
+) -> None:
     found = plan(*states)
     assert (found.current, found.meta, found.last) == (7, Metadata(1, None, 6), {"s": 6, "t": 6})
     assert (found.last_run, found.ended) == ("", {})
@@ -120,14 +122,14 @@ def test_a_transaction_that_is_not_complete_in_every_state_is_begun_again(states
     assert "it is next, from where transaction 6 ended" in found.summary
 
 
-def test_an_incomplete_first_transaction_is_begun_again_without_a_position() -> None:
+def test_an_incomplete_first_transaction_begins_again_without_a_position() -> None:
     found = plan(held("s", 1, applied=False))
     assert (found.current, found.meta, found.last) == (1, None, {})
     second = plan(held("s", 2, applied=False))
     assert (second.current, second.meta, second.last) == (2, Metadata(1, None, 1), {"s": 1})
 
 
-def test_the_batch_comes_from_the_newest_grant() -> None:
+def test_a_rebuild_reads_the_batch_from_the_fence_with_the_newest_grant() -> None:
     newer = held("s", 7, rank=(1, 2, 3), rows="newer")
     assert plan(held("t", 7, rows="older"), newer).meta == Metadata(2, "newer", 7)
     again = plan(held("t", 7, applied=False, prev="older"), held("s", 7, rank=(1, 2, 3), prev="newer"))
@@ -142,17 +144,19 @@ def test_the_batch_comes_from_the_newest_grant() -> None:
     ],
     ids=["the first of them", "of this transaction"],
 )
-def test_the_time_of_the_newest_grant_comes_from_its_fence(states: tuple[HeldState, ...], granted: str) -> None:
+def test_a_rebuild_reads_the_time_of_the_newest_grant_from_its_fence(
+    states: tuple[HeldState, ...], granted: str
+) -> None:
     assert plan(*states).granted == granted
 
 
 @pytest.mark.parametrize("behind", [held("t", 5), held("t", 6, applied=False)], ids=["by two", "by one, half written"])
-def test_a_state_that_is_further_behind_than_a_commit_allows_is_refused(behind: HeldState) -> None:
+def test_a_rebuild_is_refused_if_a_state_is_further_behind_than_one_commit(behind: HeldState) -> None:
     with pytest.raises(RepairRefused, match="state 't' is at transaction .*, but another state is at transaction 7"):
         plan(held("s", 7), behind)
 
 
-def test_an_incomplete_transaction_in_a_state_that_cannot_undo_it_is_refused() -> None:
+def test_a_rebuild_is_refused_if_a_state_cannot_undo_an_incomplete_transaction() -> None:
     whole, half = held("s", 7, undoable=False), held("t", 7, undoable=False, applied=False)
     with pytest.raises(RepairRefused, match="complete in state 's', which cannot undo it, but not in all others"):
         plan(whole, held("t", 6))
@@ -163,7 +167,7 @@ def test_an_incomplete_transaction_in_a_state_that_cannot_undo_it_is_refused() -
     assert plan(whole).current == 8
 
 
-def test_fences_of_two_ledgers_and_states_without_fences_are_refused() -> None:
+def test_a_rebuild_is_refused_with_fences_of_two_ledgers_or_states_without_fences() -> None:
     with pytest.raises(RepairRefused, match="'s' of ledger L; 't' of ledger M"):
         plan(held("s", 7), held("t", 7, life="M"))
     with pytest.raises(RepairRefused, match="--reset"):
@@ -193,7 +197,7 @@ def metas(topology: Topology) -> tuple[str, ...]:
     return names
 
 
-def test_a_missing_ledger_is_rebuilt_at_the_transaction_of_the_states(topology: Topology) -> None:
+def test_a_missing_ledger_is_rebuilt_at_the_last_transaction_of_the_states(topology: Topology) -> None:
     done = rebuilt(topology, plan(held("s", 7, rank=(3, 1, 1), key="r7", run_id="run 7", skip=None)))
     record = topology.topology
     assert (done.generation, done.current, done.summary) == (
@@ -210,7 +214,7 @@ def test_a_missing_ledger_is_rebuilt_at_the_transaction_of_the_states(topology: 
     assert Run(topology, "r7").begin(2).txid == 7
 
 
-def test_a_rebuilt_skipped_transaction_keeps_its_rows(topology: Topology) -> None:
+def test_a_skipped_transaction_in_a_rebuilt_ledger_keeps_its_rows(topology: Topology) -> None:
     skip = Deed("bob", EARLY, "broken")
     rebuilt(topology, plan(held("s", 7, key="r7", run_id="run 7", skip=skip)))
     kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(7))
@@ -261,21 +265,21 @@ def test_a_run_that_began_before_the_newest_grant_counts_as_committed_in_the_los
     assert [bound(behind, key) for key in ("r1", "r2", "r3")] == [1, 2, None]
 
 
-def test_the_last_transaction_of_the_states_counts_as_begun_in_time(behind: Topology) -> None:
+def test_the_last_transaction_of_the_states_keeps_the_binding_of_its_run(behind: Topology) -> None:
     record = behind.record(2)
     assert record is not None
     rebuilt(behind, of(behind, plan(held("s", 2, granted=EARLY, birth=record.birth))))
     assert bound(behind, "r2") == 2
 
 
-def test_a_binding_to_another_transaction_stays(behind: Topology) -> None:
+def test_a_rebuild_keeps_a_binding_to_an_earlier_transaction(behind: Topology) -> None:
     store, paths = behind.store(), behind.paths
     store.multi([], [Put(paths.run("r3"), encode(Binding(1)))])
     rebuilt(behind, of(behind, plan(held("s", 2))))
     assert bound(behind, "r3") == 1
 
 
-def test_a_readmission_that_the_rebuild_forgets_makes_its_rows_available_again(topology: Topology) -> None:
+def test_a_rebuild_that_removes_a_readmission_makes_its_rows_available_again(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     topology.skip(1)
     topology.readmit(1)
@@ -290,12 +294,12 @@ def test_a_readmission_that_the_rebuild_forgets_makes_its_rows_available_again(t
     assert Run(topology, "r1").begin(2).metadata == [0, 2]
 
 
-def test_the_generation_outranks_that_of_the_states_and_that_of_the_ledger(behind: Topology) -> None:
+def test_a_rebuild_sets_a_generation_above_the_generations_of_the_states_and_the_ledger(behind: Topology) -> None:
     assert rebuilt(behind, of(behind, plan(held("s", 2, rank=(7, 1, 1))))).generation == 8
     assert rebuilt(behind, of(behind, plan(held("s", 2)))).generation == 9
 
 
-def test_records_of_other_states_are_kept(behind: Topology) -> None:
+def test_a_rebuild_keeps_the_records_of_other_states(behind: Topology) -> None:
     record = replace(
         behind.topology,
         states={"u": 1},
@@ -320,7 +324,7 @@ def test_a_ledger_that_is_ahead_of_its_states_is_not_rebuilt(behind: Topology) -
         rebuilt(behind, of(behind, plan(held("s", 1))))
 
 
-def test_a_ledger_that_was_made_after_the_loss_is_replaced_unless_it_has_committed(topology: Topology) -> None:
+def test_a_ledger_that_was_created_after_the_loss_is_replaced_unless_it_has_commits(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     rebuilt(topology, plan(held("s", 7)))
     assert (topology.topology.incarnation, topology.topology.generation, topology.current) == ("L", 2, 8)
@@ -332,7 +336,7 @@ def test_a_ledger_that_was_made_after_the_loss_is_replaced_unless_it_has_committ
 
 
 @pytest.mark.parametrize("own", ["a state", "a commit"])
-def test_a_ledger_of_another_incarnation_with_results_is_kept(topology: Topology, own: str) -> None:
+def test_a_ledger_of_another_incarnation_with_commits_is_not_replaced(topology: Topology, own: str) -> None:
     Run(topology, "r1").begin(2)
     if own == "a state":
         record = replace(topology.topology, states={"s": 1})
@@ -343,7 +347,7 @@ def test_a_ledger_of_another_incarnation_with_results_is_kept(topology: Topology
         rebuilt(topology, plan(held("s", 7)))
 
 
-def test_the_history_of_a_ledger_of_another_incarnation_is_removed(topology: Topology) -> None:
+def test_a_rebuild_deletes_the_history_of_a_ledger_of_another_incarnation(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     old = final_record(
         txid=5,
@@ -355,14 +359,14 @@ def test_the_history_of_a_ledger_of_another_incarnation_is_removed(topology: Top
     assert topology.store().children(topology.paths.histories).names == ()
 
 
-def test_the_generation_of_a_ledger_of_another_incarnation_is_ignored(topology: Topology) -> None:
+def test_a_rebuild_ignores_the_generation_of_a_ledger_of_another_incarnation(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     record = replace(topology.topology, generation=7)
     topology.store().multi([], [Put(topology.paths.record, encode(record))])
     assert rebuilt(topology, plan(held("s", 7))).generation == 2
 
 
-def test_a_rebuilt_ledger_before_the_first_commit_knows_no_state(topology: Topology) -> None:
+def test_a_ledger_that_is_rebuilt_before_the_first_commit_lists_no_state(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     record = replace(topology.topology, states={"u": 1})
     topology.store().multi([], [Put(topology.paths.record, encode(record))])
@@ -370,17 +374,17 @@ def test_a_rebuilt_ledger_before_the_first_commit_knows_no_state(topology: Topol
     assert topology.topology.states == {}
 
 
-def test_a_rebuilt_ledger_after_the_first_commit_knows_the_states_of_the_fences(topology: Topology) -> None:
+def test_a_ledger_that_is_rebuilt_after_the_first_commit_lists_the_states_of_the_fences(topology: Topology) -> None:
     rebuilt(topology, plan(held("s", 1)))
     assert topology.topology.states == {"s": 1}
 
 
-def test_a_run_whose_binding_is_gone_already_stops_nothing(behind: Topology) -> None:
+def test_a_rebuild_continues_if_the_binding_of_a_run_was_already_deleted(behind: Topology) -> None:
     behind.store().multi([], [Delete(behind.paths.run("r3"))])
     assert rebuilt(behind, of(behind, plan(held("s", 2)))).current == 3
 
 
-def test_a_skip_that_the_ledger_knows_is_kept_as_it_is(topology: Topology) -> None:
+def test_a_rebuild_keeps_a_skip_that_the_ledger_has_recorded(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     topology.skip(1)
     before = Reader(topology.store()).peek(Skipped, topology.paths.skipped(1))

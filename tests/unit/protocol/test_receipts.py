@@ -54,7 +54,7 @@ def digest(rows: list[dict[str, Any]]) -> str:
 
 
 @given(ROWS, st.randoms())
-def test_a_digest_ignores_the_order_of_rows_and_columns(rows: list[dict[str, Any]], random: Any) -> None:
+def test_a_digest_does_not_depend_on_the_order_of_rows_and_columns(rows: list[dict[str, Any]], random: Any) -> None:
     others = [dict(reversed(row.items())) for row in rows]
     random.shuffle(others)
     assert digest(others) == digest(rows)
@@ -66,14 +66,14 @@ def test_a_repeated_row_changes_the_digest(rows: list[dict[str, Any]]) -> None:
 
 
 @given(ROWS, ROWS)
-def test_digests_of_parts_add_up_to_the_digest_of_the_whole(
+def test_the_digests_of_parts_add_up_to_the_digest_of_all_rows(
     one: list[dict[str, Any]], two: list[dict[str, Any]]
 ) -> None:
     parts = Written(len(one), digest(one)) + Written(len(two), digest(two))
     assert parts == Written(len(one) + len(two), digest([*one, *two]))
 
 
-def test_a_row_digest_is_the_sum_of_hashes_over_values_in_the_order_of_column_names() -> None:
+def test_the_digest_of_a_row_is_the_hash_of_its_values_in_the_order_of_column_names() -> None:
     rows = [{"n": 2, "key": "a"}, {"n": 3, "key": "b", "at": None}]
     values = {("key", "n"): ("a", 2), ("at", "key", "n"): (None, "b", 3)}
     hashes = (
@@ -84,17 +84,17 @@ def test_a_row_digest_is_the_sum_of_hashes_over_values_in_the_order_of_column_na
     assert len({digest([{"a": one, "b": two}]) for one in (1, 2) for two in (1, 2, "1")}) == 6
 
 
-def test_rows_that_were_never_read_count_as_nothing_written() -> None:
+def test_rows_that_were_never_read_count_as_no_written_rows() -> None:
     assert RowTally([{"n": 1}]).written(0) == NOTHING_WRITTEN == Written(0, "0" * 16)
 
 
-def test_rows_that_are_read_again_are_counted_once() -> None:
+def test_rows_that_are_read_twice_are_counted_once() -> None:
     tally = RowTally([{"n": 1}, {"n": 2}])
     assert (list(tally), list(tally)) == ([{"n": 1}, {"n": 2}],) * 2
     assert tally.written(2).digest == digest([{"n": 2}, {"n": 1}])
 
 
-def test_a_second_read_of_rows_that_can_be_read_once_is_an_error() -> None:
+def test_a_second_reading_of_rows_from_an_iterator_raises_an_error() -> None:
     tally = RowTally(iter([{"n": 1}]))
     assert list(tally) == [{"n": 1}]
     with pytest.raises(TypeError, match="can be read only once: pass a list"):
@@ -114,7 +114,7 @@ def changed(value: Any, **changes: Any) -> Any:
     return replace(value, **changes)
 
 
-def test_a_receipt_survives_json_and_its_hash_depends_on_every_field() -> None:
+def test_a_receipt_is_unchanged_after_it_is_stored_as_json_and_its_hash_depends_on_every_field() -> None:
     made = receipt(rows=5, tasks={"p": TaskRows(1, 5, {})}, lost=["row 7"], replays=[Replayed(1, WHEN, "ü")])
     again = Receipt.from_json(json.loads(json.dumps(made.to_json())))
     assert (again.text, again.hash, hash_of(made.text)) == (made.text, made.hash, made.hash)
@@ -147,12 +147,12 @@ def test_a_receipt_with_a_wrong_field_is_refused(other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, "text", [], {}])
-def test_a_value_that_is_not_a_mapping_of_the_fields_is_refused_as_a_receipt(value: Any) -> None:
+def test_a_value_that_is_not_an_object_is_refused_as_a_receipt(value: Any) -> None:
     with pytest.raises(UnreadableRecord, match="it is no Receipt"):
         Receipt.from_json(value)
 
 
-def test_a_receipt_keeps_only_the_digest_of_long_metadata() -> None:
+def test_a_receipt_contains_only_the_digest_of_long_metadata() -> None:
     long = list(range(METADATA_KEPT))
     kept = as_kept(long, METADATA_KEPT)
     assert is_shortened(kept)
@@ -162,7 +162,7 @@ def test_a_receipt_keeps_only_the_digest_of_long_metadata() -> None:
     assert [is_shortened(as_kept("x" * 8, most)) for most in (9, 10)] == [True, False]
 
 
-def test_a_task_with_one_counting_instance_is_summed_up_by_that_instance() -> None:
+def test_the_receipt_of_a_task_with_one_counting_instance_shows_the_rows_of_that_instance() -> None:
     read = [{"rows": 5, "digest": "python:0000000000000001", "outputs": [], "at_least": False}]
     of_output = [{"rows": 9, "digest": "python:0000000000000007", "outputs": [["a", -1, "x"]], "at_least": False}]
     other = [{"rows": 2, "digest": "xxh64-1:0000000000000001", "outputs": [], "at_least": False}]
@@ -185,13 +185,15 @@ HASHED = {"name": "counts", "rows": 2, "row_digest": "python:0000000000000001"}
     ("other", "digests"),
     [({"name": "counts", "rows": 5}, None), ({"name": "counts", "rows": 0}, "1"), ({"name": "counts"}, "1")],
 )
-def test_an_output_that_was_hashed_in_part_has_no_digest(other: dict[str, Any], digests: str | None) -> None:
+def test_an_output_has_no_digest_if_one_of_its_mapped_instances_has_no_digest(
+    other: dict[str, Any], digests: str | None
+) -> None:
     acks = {("count", index): Ack("try", "op", outputs=[each]) for index, each in enumerate((HASHED, other))}
     expected = {} if digests is None else {"counts": f"python:{digests:0>16}"}
     assert tasks_of(acks)["count"].digests == expected
 
 
-def test_a_task_is_summed_up_over_its_instances() -> None:
+def test_the_receipt_of_a_mapped_task_shows_the_sums_over_its_instances() -> None:
     def ack(rows: int | None, *outputs: dict[str, Any]) -> Ack:
         return Ack("try", "op", done=True, rows=rows, outputs=list(outputs))
 
@@ -206,7 +208,7 @@ def test_a_task_is_summed_up_over_its_instances() -> None:
     }
 
 
-def test_a_receipt_has_the_code_that_the_instances_of_each_task_ran() -> None:
+def test_a_receipt_contains_the_code_that_the_instances_of_each_task_ran() -> None:
     def ack(code: str = "") -> Ack:
         return Ack("try", "op", done=True, code=code)
 
@@ -226,11 +228,11 @@ def books() -> Books:
     return Books().run(5)
 
 
-def test_an_untouched_ledger_has_no_finding(books: Books) -> None:
+def test_verify_has_no_finding_for_an_unchanged_ledger(books: Books) -> None:
     assert books.verify() == Verified(1, 5, (), ())
 
 
-def test_each_receipt_has_the_hash_of_the_previous_one_and_what_each_state_was_given(books: Books) -> None:
+def test_each_receipt_contains_the_previous_hash_and_the_rows_that_were_written_to_each_state(books: Books) -> None:
     found = [books.receipt(txid) for txid in range(1, 6)]
     assert [each.previous for each in found] == ["", *(each.hash for each in found[:-1])]
     assert [(each.before, each.after) for each in found] == [(None, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
@@ -238,7 +240,7 @@ def test_each_receipt_has_the_hash_of_the_previous_one_and_what_each_state_was_g
     assert books.pipeline.ledger.topology().receipt == found[-1].hash
 
 
-def test_a_replay_is_named_with_its_reason(books: Books) -> None:
+def test_a_receipt_lists_the_earlier_attempts_with_the_reason_of_each_replay(books: Books) -> None:
     pipeline = books.pipeline
     begun = pipeline.begin("again")
     grant = pipeline.acquire(begun, pipeline.process(begun))
@@ -256,7 +258,7 @@ def test_a_replay_is_named_with_its_reason(books: Books) -> None:
     assert books.verify().findings == ()
 
 
-def test_a_skip_is_part_of_the_chain_and_named_in_a_note(books: Books) -> None:
+def test_a_skip_is_part_of_the_chain_of_receipts_and_is_listed_in_a_note(books: Books) -> None:
     books.skip()
     books.run(2)
     assert (books.receipt(6).outcome, books.receipt(6).skip) == ("SKIPPED", books.receipt(6).skip)
@@ -266,7 +268,7 @@ def test_a_skip_is_part_of_the_chain_and_named_in_a_note(books: Books) -> None:
     assert found.notes[0].startswith("transaction 6: skipped: why (ada, ")
 
 
-def test_a_receipt_that_the_ledger_has_forgotten_is_put_together_from_the_states() -> None:
+def test_a_receipt_that_is_no_longer_in_the_ledger_is_built_from_the_states() -> None:
     books = Books(history=3).run(8)
     assert books.verify() == Verified(1, 8, (), ())
     books.states[0].database.receipts.pop(2)
@@ -319,7 +321,7 @@ def test_verify_finds_a_changed_field_of_a_receipt(books: Books, name: str) -> N
 
 @pytest.mark.parametrize("name", ["rows", "granted", "tasks", "after", "before", "metadata", "written", "code"])
 @pytest.mark.parametrize("txid", [1, 3, 5])
-def test_verify_finds_a_forged_receipt_although_its_own_hash_fits(books: Books, txid: int, name: str) -> None:
+def test_verify_finds_a_forged_receipt_although_its_own_hash_is_correct(books: Books, txid: int, name: str) -> None:
     other: dict[str, Any] = {"rows": 9, "granted": "another time", "written": {"s0": Written(9, "0" * 16)}}
     other |= {"tasks": {"count": TaskRows(9, None, {})}, "code": Code("v9")}
     books.change(books.history(txid), forged(books, txid, **{name: other.get(name, {"s0": 9})}))
@@ -485,7 +487,7 @@ def test_verify_finds_a_moved_position_of_a_partition(taken: list[dict[str, int]
     assert any(f"partition {name}: " in each for each in verified(evidence, []).findings)
 
 
-def test_verify_names_repairs_and_accepts_the_new_chain_of_a_rebuilt_ledger(books: Books) -> None:
+def test_verify_lists_repairs_and_accepts_the_new_chain_of_a_rebuilt_ledger(books: Books) -> None:
     evidence = ledger_evidence(books.store, books.pipeline.paths)
     histories = dict(evidence.histories)
     previous = ""

@@ -39,13 +39,13 @@ DEED = Deed("ada", WHEN, "why")
 AGAIN = DeedOfAttempt("ada", WHEN, "why", 1)
 
 
-def test_equal_values_give_equal_text_and_digest() -> None:
+def test_equal_values_have_equal_text_and_an_equal_digest() -> None:
     assert dumps({"b": [1, {"d": 1, "c": 2}], "a": None}) == '{"a":null,"b":[1,{"c":2,"d":1}]}'
     assert digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1})
     assert digest(None) == hashlib.sha256(b"null").hexdigest()[:32]
 
 
-def test_a_record_is_read_as_it_was_written() -> None:
+def test_a_record_is_unchanged_after_it_is_written_and_read() -> None:
     record = TransactionRecord(
         txid=1,
         key="k",
@@ -101,7 +101,7 @@ HISTORY = final_record(
         TopologyRecord("i", "dag", "opaque", 4),
     ],
 )
-def test_records_without_a_restatement_contain_no_fields_of_restatements(record: Any) -> None:
+def test_records_of_other_transactions_contain_no_fields_of_restatements(record: Any) -> None:
     words = ("entry", "journal", "renamed", "replaces", "restates", "restating")
     assert not any(f'"{word}"' in encode(record).decode() for word in words)
     assert decode(type(record), "/x", encode(record)) == record
@@ -118,7 +118,7 @@ def test_records_without_a_restatement_contain_no_fields_of_restatements(record:
         Wish(7, "k", "r", "ada", WHEN, "a bug", "o", changed_rows=True),
     ],
 )
-def test_the_restatement_fields_of_a_record_survive_being_written_and_read(record: Any) -> None:
+def test_the_restatement_fields_of_a_record_are_unchanged_after_it_is_written_and_read(record: Any) -> None:
     assert decode(type(record), "/x", encode(record)) == record
 
 
@@ -128,7 +128,7 @@ def test_the_record_of_a_topology_in_utc_contains_no_time_zone() -> None:
     assert decode(TopologyRecord, "/x", encode(zoned)) == zoned
 
 
-def test_the_text_of_a_restatement_contains_what_it_replaces() -> None:
+def test_the_text_of_a_restatement_names_the_transaction_that_it_replaces() -> None:
     text = encode(replace(RECORD, replaces=Replaced(7, "e"))).decode()
     assert '"replaces":{"entry":"e","txid":7}' in text
 
@@ -144,7 +144,7 @@ def test_the_text_of_a_restatement_contains_what_it_replaces() -> None:
         (b'{"format":1,"txid":1,"new":1}', r"it is no Counter: Object contains unknown field `new` \(.*\)"),
     ],
 )
-def test_data_that_is_no_record_of_the_class_is_refused(data: bytes, reason: str) -> None:
+def test_data_that_is_not_a_record_of_the_class_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(UnreadableRecord, match=f"/x.*{reason}"):
         decode(Counter, "/x", data)
     with pytest.raises(UnreadableRecord, match='/x cannot be read: its field end does not fit: .*"LOST"'):
@@ -195,12 +195,14 @@ def refusal(cls: type[Record], value: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_record_with_only_its_required_fields_is_read(cls: type[Record]) -> None:
+def test_a_record_with_only_its_required_fields_can_be_read(cls: type[Record]) -> None:
     read_as(cls, stored(inspect.type_info(cls)), "/x")
 
 
 @pytest.mark.parametrize(("cls", "name"), TYPED)
-def test_a_field_of_another_type_is_refused_with_its_path_its_name_and_its_value(cls: type[Record], name: str) -> None:
+def test_the_error_for_a_field_of_another_type_shows_its_path_and_its_name_and_its_value(
+    cls: type[Record], name: str
+) -> None:
     line = refusal(cls, stored(inspect.type_info(cls)) | {name: 1.5})
     assert line.startswith(f"Record /x cannot be read: its field {name} does not fit: ")
     assert f"({name} = 1.5)" in line
@@ -213,13 +215,13 @@ def test_an_invalid_time_in_a_record_is_refused(when: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_field_that_is_not_known_is_refused_with_its_path_and_its_name(cls: type[Record]) -> None:
+def test_the_error_for_an_unknown_field_shows_its_path_and_its_name(cls: type[Record]) -> None:
     line = refusal(cls, stored(inspect.type_info(cls)) | {"a_later_field": 1})
     assert line.startswith(f"Record /x cannot be read: it is no {cls.__name__}: ")
     assert "`a_later_field`" in line
 
 
-def test_a_value_within_that_lacks_a_field_is_refused_with_the_field_that_it_is_in() -> None:
+def test_the_error_for_a_nested_value_that_lacks_a_field_names_the_outer_field() -> None:
     skip = {"who": "ada", "when": WHEN}
     data = json.dumps(json.loads(encode(RECORD)) | {"skip": skip}).encode()
     with pytest.raises(UnreadableRecord) as refused:
@@ -229,7 +231,7 @@ def test_a_value_within_that_lacks_a_field_is_refused_with_the_field_that_it_is_
 
 
 @pytest.mark.parametrize(("name", "why"), [("skip", "Expected `object"), ("began", "it is not a time")])
-def test_a_view_of_an_unreadable_record_shows_no_value_of_it(name: str, why: str) -> None:
+def test_the_view_of_an_unreadable_record_shows_no_value_of_the_record(name: str, why: str) -> None:
     data = json.dumps(json.loads(encode(RECORD)) | {name: "a private word"}).encode()
     with pytest.raises(UnreadableRecord, match="a private word") as refused:
         decode(TransactionRecord, "/x", data)
@@ -243,7 +245,7 @@ def test_a_view_of_an_unreadable_record_shows_no_value_of_it(name: str, why: str
 
 
 @pytest.mark.parametrize("name", ["a", "a b", "a/b", ".", "..", "ä.%", ""])
-def test_any_name_is_one_element_of_a_path(name: str) -> None:
+def test_any_name_can_be_encoded_as_one_element_of_a_path(name: str) -> None:
     element = encode_name(name)
     assert decode_name(element) == name
     assert "/" not in element
@@ -251,7 +253,7 @@ def test_any_name_is_one_element_of_a_path(name: str) -> None:
     assert ack_element(ack_name(name, 7)) == (name, 7)
 
 
-def test_every_record_has_its_own_path_and_every_folder_comes_after_its_parent() -> None:
+def test_every_record_has_its_own_path_and_every_folder_is_listed_after_its_parent() -> None:
     paths = Paths("/tx/", "a/b")
     assert paths.base == "/tx/a%2Fb"
     assert paths.acks("7.1-x") == "/tx/a%2Fb/coordinator/acks/7.1-x"
@@ -272,7 +274,7 @@ def test_random_ids_have_the_documented_length(monkeypatch: pytest.MonkeyPatch) 
     assert SystemClock().now().tzinfo is not None
 
 
-def test_a_token_and_its_grant_survive_as_json() -> None:
+def test_a_token_and_its_grant_are_unchanged_after_they_are_stored_as_json() -> None:
     token = Token(2, 7, 3, 4, "n", "b")
     assert Token.from_json(token.to_json()) == token
     assert Token.from_json({"generation": 2, "txid": 7, "attempt": 3, "epoch": 4, "nonce": "n"}).birth == ""
@@ -280,14 +282,14 @@ def test_a_token_and_its_grant_survive_as_json() -> None:
     assert (grant.txid, grant.attempt, grant.attempt.birth) == (7, TransactionAttempt(7, 3), "b")
 
 
-def test_the_payload_for_the_tasks_of_a_run_survives_json() -> None:
+def test_the_payload_for_the_tasks_of_a_run_is_unchanged_after_it_is_stored_as_json() -> None:
     begun = Begun(TransactionAttempt(7, 2, "b"), [0, 1], 1, "d", True)
     read: Any = Begun.from_json(begun.to_json())
     assert (read, read.attempt.birth, read.txid) == (begun, "b", 7)
     assert "replaces" not in begun.to_json()
 
 
-def test_the_tasks_of_a_restatement_know_what_it_replaces() -> None:
+def test_the_payload_for_the_tasks_of_a_restatement_names_the_replaced_transaction() -> None:
     begun = Begun(TransactionAttempt(9, 1, "b"), [0], 1, "d", False, replaces=Replaced(7, "2013-01-01/7-ab"))
     assert Begun.from_json(json.loads(json.dumps(begun.to_json()))) == begun
 
@@ -302,7 +304,7 @@ class Remembering:
         self.about.append(about)
 
 
-def test_a_question_is_recognised_by_what_it_asks_for_and_not_by_its_attempt() -> None:
+def test_a_query_to_the_source_is_identified_by_its_arguments_and_not_by_its_attempt() -> None:
     read: Any = Remembering([])
     nothing: Any = None
     outside = Outside(nothing, nothing)
@@ -315,7 +317,7 @@ def test_a_question_is_recognised_by_what_it_asks_for_and_not_by_its_attempt() -
     assert len({*read.about}) == 4
 
 
-def test_an_uncounted_batch_has_no_size() -> None:
+def test_a_batch_without_a_count_has_no_size() -> None:
     assert Batch(None, None).size is None
     assert Batch(None, None, count=0, reason="why", unit="files").size == {"files": 0, "why": "why"}
     assert Batch(None, None, count=3, at_most=True).size == {"rows": 3, "why": "", "at_most": True}

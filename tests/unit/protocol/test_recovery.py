@@ -44,18 +44,18 @@ def unblocked(topology: Topology) -> BlockMark | None:
     return topology.topology.blocked
 
 
-def test_the_block_mark_has_the_attempt_the_reason_and_the_time(opened: Topology) -> None:
+def test_a_blocked_transaction_is_recorded_with_the_attempt_and_the_reason_and_the_time(opened: Topology) -> None:
     found = blocked(opened, 1)
     assert found == BlockMark(1, 1, "its run failed", NOW)
 
 
-def test_the_mark_of_the_same_attempt_stays_as_it_is(opened: Topology) -> None:
+def test_the_record_that_an_attempt_is_blocked_is_not_changed_for_the_same_attempt(opened: Topology) -> None:
     first = blocked(opened, 1)
     opened.clock.advance(60)
     assert blocked(opened, 1) == first
 
 
-def test_the_mark_of_another_attempt_is_replaced(opened: Topology) -> None:
+def test_the_record_that_an_attempt_is_blocked_is_replaced_for_another_attempt(opened: Topology) -> None:
     mark(opened, txid=1, attempt=7)
     found = blocked(opened, 1)
     assert found is not None
@@ -63,14 +63,16 @@ def test_the_mark_of_another_attempt_is_replaced(opened: Topology) -> None:
 
 
 @pytest.mark.parametrize(("there", "expected"), [(1, 1), (3, 2)], ids=["an earlier one", "a later one"])
-def test_the_earlier_of_two_failed_transactions_is_marked(opened: Topology, there: int, expected: int) -> None:
+def test_the_earlier_of_two_failed_transactions_is_recorded_as_blocked(
+    opened: Topology, there: int, expected: int
+) -> None:
     mark(opened, txid=there, attempt=1)
     found = blocked(opened, 2)
     assert found is not None
     assert found.txid == expected
 
 
-def test_a_mark_stays_until_a_person_has_replayed_the_transaction(opened: Topology) -> None:
+def test_a_transaction_stays_blocked_until_a_person_has_replayed_it(opened: Topology) -> None:
     before = blocked(opened, 1)
     assert unblocked(opened) == before
     Run(opened, "r1").begin(1)
@@ -78,18 +80,18 @@ def test_a_mark_stays_until_a_person_has_replayed_the_transaction(opened: Topolo
     assert unblocked(opened) is None
 
 
-def test_a_mark_is_removed_when_a_person_requests_a_skip(opened: Topology) -> None:
+def test_a_transaction_is_no_longer_blocked_when_a_person_requests_its_skip(opened: Topology) -> None:
     blocked(opened, 1)
     opened.note_skip(1)
     assert unblocked(opened) is None
 
 
-def test_a_mark_of_a_final_transaction_is_removed(opened: Topology) -> None:
+def test_a_transaction_is_no_longer_blocked_when_it_is_final(opened: Topology) -> None:
     mark(opened, txid=7, attempt=1)
     assert unblocked(opened) is None
 
 
-def test_a_replay_is_noted_by_the_first_that_finds_it(opened: Topology) -> None:
+def test_a_replay_is_noted_only_by_the_first_process_that_requests_it(opened: Topology) -> None:
     assert opened.note_replay(1, 1) == ReplayNoted(True, 1)
     assert opened.note_replay(1, 1) == ReplayNoted(False, 1)
     assert opened.note_replay(2, 1, counts=False) == ReplayNoted(True, 0)
@@ -128,7 +130,7 @@ def refuse(run: Run, **more: Any) -> None:
     assert told.first
 
 
-def test_a_permanently_refused_transaction_is_blocked_at_once_with_the_text_of_the_refusal(
+def test_a_permanently_refused_transaction_is_blocked_immediately_with_the_text_of_the_refusal(
     refused: Topology,
 ) -> None:
     answer = refused.note_replay(1, 2)
@@ -159,12 +161,12 @@ def test_a_permanently_refused_transaction_is_replayed_after_a_repair(refused: T
     assert refused.note_replay(1, 2) == ReplayNoted(True, 1)
 
 
-def test_a_permanently_refused_transaction_that_is_to_be_skipped_gets_a_run_again(refused: Topology) -> None:
+def test_a_permanently_refused_transaction_with_a_requested_skip_gets_a_run_again(refused: Topology) -> None:
     refused.note_skip(1)
     assert refused.note_replay(1, 2, counts=False) == ReplayNoted(True, 0)
 
 
-def test_only_a_restatement_notes_that_a_repair_resolves_its_refusal(opened: Topology) -> None:
+def test_only_the_record_of_a_restatement_notes_that_a_repair_can_resolve_its_refusal(opened: Topology) -> None:
     opened.states = [MemoryState("s0", keys=["key"], values={"n": Sum()})]
     run = Run(opened, "r1")
     run.begin(1)
@@ -187,14 +189,14 @@ def test_a_task_that_starts_again_clears_a_permanent_refusal(refused: Topology) 
     assert (record.error, record.for_good) == (None, 0)
 
 
-def test_a_replay_by_a_person_begins_the_count_again(opened: Topology) -> None:
+def test_a_replay_by_a_person_restarts_the_count_of_replays(opened: Topology) -> None:
     opened.note_replay(1, 1)
     for _ in range(2):
         Run(opened, "r1").begin(1)
     assert opened.note_replay(1, 3) == ReplayNoted(True, 1)
 
 
-def test_a_replay_note_that_led_to_nothing_is_repeated_and_counts(opened: Topology) -> None:
+def test_a_noted_replay_that_had_no_effect_is_noted_again_and_counts(opened: Topology) -> None:
     opened.note_replay(1, 1)
     before = opened.clock.advance(60)
     assert opened.note_replay(1, 1, overdue=before) == ReplayNoted(False, 1)

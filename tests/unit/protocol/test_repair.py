@@ -70,7 +70,7 @@ def renamed(topology: Topology, old: str, new: str) -> Any:
 # --- a state that went back --------------------------------------------------------------------------------------
 
 
-def test_an_accepted_state_loss_raises_the_generation_and_forgets_its_transactions(committed: Topology) -> None:
+def test_an_accepted_loss_of_a_state_raises_the_generation_and_forgets_its_transactions(committed: Topology) -> None:
     before = committed.topology
     done = lost(committed, "t")
     after = committed.topology
@@ -95,18 +95,18 @@ def test_the_loss_of_a_state_before_its_first_commit_can_be_accepted(committed: 
     assert committed.topology.states == {"s": 1, "t": 1}
 
 
-def test_repairs_are_numbered(committed: Topology) -> None:
+def test_repairs_have_consecutive_numbers(committed: Topology) -> None:
     for state in ("t", "s"):
         lost(committed, state)
     assert [noted(committed, number).generation for number in (1, 2)] == [2, 3]
 
 
-def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(committed: Topology) -> None:
+def test_a_loss_is_refused_for_a_state_that_is_not_in_the_ledger(committed: Topology) -> None:
     with pytest.raises(RepairRefused, match="no committed transaction of state 'x'.* Known states: s, t"):
         lost(committed, "x")
 
 
-def test_no_state_can_be_lost_before_the_ledger_knows_a_state(topology: Topology) -> None:
+def test_a_loss_is_refused_while_the_ledger_lists_no_state(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     for txid in (1, 2):
         with pytest.raises(RepairRefused, match="Known states: none"):
@@ -130,14 +130,16 @@ def test_a_renamed_state_keeps_its_records_under_the_new_name(committed: Topolog
     assert noted(committed, 1).what == RENAMED
 
 
-def test_renaming_a_state_that_the_open_transaction_does_not_write_leaves_it_unchanged(committed: Topology) -> None:
+def test_renaming_a_state_does_not_change_an_open_transaction_that_does_not_write_the_state(
+    committed: Topology,
+) -> None:
     before = committed.record(2)
     renamed(committed, "t", "z")
     assert committed.topology.states == {"s": 1, "z": 1}
     assert committed.record(2) == before
 
 
-def test_a_state_that_nothing_is_final_in_is_renamed_in_the_open_transaction(committed: Topology) -> None:
+def test_a_state_without_a_final_transaction_is_renamed_in_the_open_transaction(committed: Topology) -> None:
     assert renamed(committed, "u", "z").summary == "state u, at transaction 0, is called z now"
     opened = committed.record(2)
     assert opened is not None
@@ -145,7 +147,7 @@ def test_a_state_that_nothing_is_final_in_is_renamed_in_the_open_transaction(com
     assert committed.topology.states == {"s": 1, "t": 1}
 
 
-def test_a_state_is_renamed_while_no_transaction_is_open(committed: Topology) -> None:
+def test_a_state_can_be_renamed_while_no_transaction_is_open(committed: Topology) -> None:
     committed.ledger().run(commit.commit, token(committed, 2), states=("s", "u"))
     renamed(committed, "s", "z")
     assert committed.topology.states == {"z": 2, "t": 1, "u": 2}
@@ -160,14 +162,14 @@ def test_a_state_is_renamed_while_no_transaction_is_open(committed: Topology) ->
         ("x", "t", "already has state 't'"),
     ],
 )
-def test_renaming_an_unknown_state_or_to_a_used_name_is_refused(
+def test_a_rename_of_an_unknown_state_or_to_a_used_name_is_refused(
     committed: Topology, old: str, new: str, problem: str
 ) -> None:
     with pytest.raises(RenameRefused, match=f"{problem}.*Known states: s, t, u"):
         renamed(committed, old, new)
 
 
-def test_a_rename_before_any_state_is_known_is_refused(topology: Topology) -> None:
+def test_a_rename_is_refused_while_the_ledger_lists_no_state(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     with pytest.raises(RenameRefused, match="Known states: none"):
         renamed(topology, "s", "z")
@@ -180,7 +182,7 @@ def reset(topology: Topology, clear: Any = lambda: None) -> Repaired:
     return Repairs(topology.ledger()).reset(topology.request, ADA, clear=clear)
 
 
-def test_a_reset_leaves_a_new_ledger_and_the_notes_of_repairs(committed: Topology) -> None:
+def test_a_reset_creates_a_new_ledger_and_keeps_the_records_of_repairs(committed: Topology) -> None:
     before = committed.topology
     lost(committed, "t")
     done = reset(committed)
@@ -199,12 +201,14 @@ def test_a_reset_leaves_a_new_ledger_and_the_notes_of_repairs(committed: Topolog
     assert Run(committed, "r1").begin(3).txid == 1
 
 
-def test_a_reset_makes_a_missing_ledger(topology: Topology) -> None:
+def test_a_reset_creates_a_missing_ledger(topology: Topology) -> None:
     assert reset(topology).current == 1
     assert Run(topology, "r1").begin(3).txid == 1
 
 
-def test_a_topology_that_is_being_reset_refuses_every_use_and_names_the_command(committed: Topology) -> None:
+def test_a_topology_that_is_being_reset_refuses_every_use_and_names_the_command_to_complete_it(
+    committed: Topology,
+) -> None:
     def clear() -> None:
         node = committed.store().get(committed.paths.record)
         assert rebuild.is_being_reset(node.data)
@@ -222,7 +226,7 @@ def test_a_topology_that_is_being_reset_refuses_every_use_and_names_the_command(
     assert Run(committed, "r3").begin(1).txid == 1
 
 
-def test_a_reset_that_is_repeated_still_knows_whose_journal_is_to_be_removed(committed: Topology) -> None:
+def test_a_reset_that_is_repeated_still_finds_the_incarnation_whose_journal_it_must_delete(committed: Topology) -> None:
     first = committed.topology.incarnation
     for _ in range(2):
         with pytest.raises(ResetIncomplete):
@@ -232,13 +236,13 @@ def test_a_reset_that_is_repeated_still_knows_whose_journal_is_to_be_removed(com
     assert rebuild.incarnation_of(Reader(committed.store()), committed.paths) == committed.topology.incarnation != first
 
 
-def test_the_incarnation_of_a_lost_or_damaged_record_is_unknown(committed: Topology) -> None:
+def test_the_incarnation_in_a_lost_or_damaged_record_is_unknown(committed: Topology) -> None:
     for damaged in (b"", b"[]", b"no json"):
         committed.store().multi((), (Put(committed.paths.record, damaged),))
         assert rebuild.incarnation_of(Reader(committed.store()), committed.paths) == ""
 
 
-def test_the_reason_of_an_error_does_not_contain_its_remedy() -> None:
+def test_the_reason_in_an_error_does_not_contain_its_remedy() -> None:
     assert reason_of(StateUnavailable(state="s", where="somewhere", reason="refused")) == "refused"
     assert reason_of(RepairRefused(what="w", topology="t", problem="too late", remedy="none")) == "too late"
     assert [reason_of(OSError("no disk")), reason_of(OSError())] == ["no disk", "OSError"]
@@ -256,7 +260,7 @@ def test_the_reason_of_an_error_does_not_contain_its_remedy() -> None:
         (b"", False),
     ],
 )
-def test_the_mark_of_a_reset_is_known(data: bytes, expected: bool) -> None:
+def test_the_mark_of_a_reset_is_recognized(data: bytes, expected: bool) -> None:
     assert rebuild.is_being_reset(data) is expected
 
 
@@ -278,19 +282,19 @@ def other(topology: Topology, name: str, data: bytes) -> None:
     topology.store().multi([], [Create(path, data)])
 
 
-def test_a_ledger_whose_root_is_also_missing_is_rebuilt(topology: Topology) -> None:
+def test_a_ledger_is_rebuilt_even_if_its_root_is_missing(topology: Topology) -> None:
     assert recovered(topology, "L").current == 8
     assert topology.current == 8
 
 
-def test_records_that_a_rebuild_leaves_behind_are_removed_at_once(topology: Topology) -> None:
+def test_a_rebuild_immediately_deletes_the_records_that_it_replaces(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     recovered(topology, topology.topology.incarnation)
     assert topology.topology.garbage == []
     assert topology.store().children(topology.paths.all_acks).names == ()
 
 
-def test_a_rebuild_with_states_of_a_healthy_topology_is_refused(topology: Topology) -> None:
+def test_a_rebuild_that_reads_states_is_refused_for_a_healthy_topology(topology: Topology) -> None:
     other(topology, "a", b'{"format":"being reset: airflow tx repair a --reset"}')
     other(topology, "b", encode(TopologyRecord("L", "b", "opaque", 4)))
     with pytest.raises(RepairRefused, match="its states belong to topology 'b'.*airflow tx rename b trace"):
@@ -298,7 +302,7 @@ def test_a_rebuild_with_states_of_a_healthy_topology_is_refused(topology: Topolo
     assert recovered(topology, "M").current == 8
 
 
-def test_a_rebuild_is_refused_while_another_topology_is_unreadable(topology: Topology) -> None:
+def test_a_rebuild_is_refused_while_the_record_of_another_topology_is_unreadable(topology: Topology) -> None:
     other(topology, "b", b"nonsense")
     with pytest.raises(UnreadableRecord, match="/tx/b/topology"):
         recovered(topology, "L")

@@ -52,7 +52,7 @@ def with_totals(books: Books) -> Verified:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_ledger_that_was_lost_several_times_has_no_finding(times: int) -> None:
+def test_verify_has_no_finding_for_a_ledger_that_was_lost_and_rebuilt_several_times(times: int) -> None:
     books = Books().run(3)
     for _ in range(times):
         lose(books)
@@ -63,7 +63,7 @@ def test_a_ledger_that_was_lost_several_times_has_no_finding(times: int) -> None
     assert notes.count("complete in every state") + notes.count("then lost again") == times
 
 
-def test_a_chain_that_begins_again_without_a_repair_is_a_finding() -> None:
+def test_verify_reports_a_chain_of_receipts_that_begins_again_without_a_repair() -> None:
     books = Books().run(3)
     lose(books)
     books.run(2)
@@ -76,7 +76,9 @@ def test_a_chain_that_begins_again_without_a_repair_is_a_finding() -> None:
 
 @pytest.mark.parametrize("history", [1000, 2])
 @pytest.mark.parametrize("again", [False, True])
-def test_a_ledger_that_went_back_and_was_rebuilt_has_no_finding(history: int, again: bool) -> None:
+def test_verify_has_no_finding_for_a_rebuilt_ledger_that_went_back_before_the_rebuild(
+    history: int, again: bool
+) -> None:
     books = Books(history).run(3)
     before = copy.deepcopy(books.store._nodes)
     books.run(3)
@@ -96,7 +98,7 @@ def test_a_ledger_that_went_back_and_was_rebuilt_has_no_finding(history: int, ag
     assert books.verify().first is not None
 
 
-def test_a_receipt_that_is_changed_in_the_lost_time_is_a_finding() -> None:
+def test_verify_reports_a_changed_receipt_from_the_lost_time() -> None:
     books = Books().run(3)
     before = copy.deepcopy(books.store._nodes)
     books.run(3)
@@ -108,7 +110,7 @@ def test_a_receipt_that_is_changed_in_the_lost_time_is_a_finding() -> None:
     assert any("transaction 5" in each for each in books.verify().findings)
 
 
-def test_after_a_reset_the_values_are_compared_again() -> None:
+def test_values_are_compared_again_after_a_reset() -> None:
     books = Books(added=["n"]).run(3)
     lose(books)
     books.run(1)
@@ -121,7 +123,7 @@ def test_after_a_reset_the_values_are_compared_again() -> None:
     assert any("its column n adds up to 0" in each for each in with_totals(books).findings)
 
 
-def test_a_repair_before_a_reset_explains_no_gap_after_it() -> None:
+def test_a_repair_before_a_reset_does_not_explain_a_gap_after_it() -> None:
     books = Books().run(3)
     lose(books)
     books.run(1)
@@ -134,7 +136,7 @@ def test_a_repair_before_a_reset_explains_no_gap_after_it() -> None:
 
 @pytest.mark.parametrize("gone_back", [False, True])
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_skip_in_the_lost_time_is_known_again_and_can_be_re_admitted(gone_back: bool, after: int) -> None:
+def test_a_skip_of_the_lost_time_is_restored_and_its_transaction_can_be_readmitted(gone_back: bool, after: int) -> None:
     books = Books().run(2)
     before = copy.deepcopy(books.store._nodes)
     if gone_back:
@@ -155,7 +157,7 @@ def test_a_skip_in_the_lost_time_is_known_again_and_can_be_re_admitted(gone_back
     assert (begun.attempt.txid, begun.metadata) == (3 + after + 1, 3)
 
 
-def test_a_re_admission_in_the_lost_time_is_not_done_once_more() -> None:
+def test_a_readmission_of_the_lost_time_is_not_repeated() -> None:
     books = Books().run(2)
     before = copy.deepcopy(books.store._nodes)
     books.skip()
@@ -174,7 +176,7 @@ def test_a_re_admission_in_the_lost_time_is_not_done_once_more() -> None:
             books.pipeline.ledger.run(note_readmission, 3, ADA)
 
 
-def test_rows_that_are_too_long_for_a_receipt_are_named_by_the_repair() -> None:
+def test_the_repair_names_rows_that_are_too_long_for_a_receipt() -> None:
     books = Books().run(2)
     books.skip()
     books.run(1)

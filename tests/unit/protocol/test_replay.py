@@ -60,14 +60,14 @@ def asked() -> bool:
 # --- the same attempt --------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_begin_of_the_same_try_changes_nothing_and_does_not_query_airflow(topology: Topology) -> None:
+def test_a_repeated_begin_of_the_same_try_changes_nothing_and_sends_no_query_to_airflow(topology: Topology) -> None:
     first = begin(topology)
     before = record(topology)
     assert begin(topology, is_current=asked) == first
     assert record(topology) == before
 
 
-def test_a_retry_continues_an_attempt_of_which_no_task_has_started(topology: Topology) -> None:
+def test_a_retry_of_begin_continues_an_attempt_in_which_no_task_has_started(topology: Topology) -> None:
     begin(topology)
     again = begin(topology, task_try="t2", retry=True, message="2")
     found = record(topology)
@@ -76,7 +76,7 @@ def test_a_retry_continues_an_attempt_of_which_no_task_has_started(topology: Top
 
 
 @pytest.mark.parametrize("what", ["a task has started", "it has failed", "begin was cleared"])
-def test_any_other_begin_makes_the_next_attempt(topology: Topology, what: str) -> None:
+def test_any_other_repeated_begin_starts_the_next_attempt(topology: Topology, what: str) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     if what != "begin was cleared":
@@ -87,7 +87,9 @@ def test_any_other_begin_makes_the_next_attempt(topology: Topology, what: str) -
     assert record(topology).attempt == 2
 
 
-def test_a_retry_after_a_failure_makes_the_next_attempt_although_no_task_has_started(topology: Topology) -> None:
+def test_a_retry_of_begin_after_a_failure_starts_the_next_attempt_although_no_task_has_started(
+    topology: Topology,
+) -> None:
     begin(topology)
     topology.ledger().run(note_changed, 1, {}, audit=Audit("ada", "it was corrected"))
     assert record(topology).phase is Phase.FAILED
@@ -106,13 +108,13 @@ def test_the_first_begin_of_an_allocated_transaction_continues_its_first_attempt
     assert (found.created, found.began) == ("2013-01-01T00:00:00.000+00:00", "2013-01-01T00:01:00.000+00:00")
 
 
-def test_another_run_of_the_key_takes_over_the_transaction_under_its_own_name(topology: Topology) -> None:
+def test_another_run_of_the_same_run_key_takes_over_the_transaction_under_its_own_run_id(topology: Topology) -> None:
     topology.allocate(2)
     begun = begin(topology, run_id="r9", key="tx-1")
     assert (begun.run_id, record(topology).run_id, record(topology).key) == ("r9", "r9", "tx-1")
 
 
-def test_a_retry_keeps_the_begin_time_and_the_replay_note(topology: Topology) -> None:
+def test_a_retry_of_begin_keeps_the_begin_time_and_the_note_of_the_replay(topology: Topology) -> None:
     begin(topology)
     topology.note_replay(1, 1)
     before = record(topology)
@@ -121,7 +123,7 @@ def test_a_retry_keeps_the_begin_time_and_the_replay_note(topology: Topology) ->
     assert (record(topology).began, record(topology).replay) == (before.began, before.replay)
 
 
-def test_an_attempt_keeps_who_replayed_it_and_later_attempts_do_not_inherit_the_name(
+def test_an_attempt_records_who_has_replayed_it_and_later_attempts_do_not_inherit_the_name(
     topology: Topology,
 ) -> None:
     begin(topology)
@@ -140,13 +142,13 @@ def test_an_attempt_keeps_who_replayed_it_and_later_attempts_do_not_inherit_the_
     assert [(each.attempt, each.who) for each in view(topology).replayed_by] == [(1, "ann"), (3, "bob")]
 
 
-def test_a_note_of_a_person_neither_counts_as_a_replay_nor_prevents_one(topology: Topology) -> None:
+def test_the_note_of_a_person_does_not_count_as_a_replay_and_does_not_prevent_one(topology: Topology) -> None:
     begin(topology)
     topology.ledger().run(recovery.note_person, 1, Audit("ann", ""))
     assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
 
 
-def test_a_note_of_a_person_on_a_final_transaction_changes_nothing(topology: Topology) -> None:
+def test_the_note_of_a_person_about_a_final_transaction_changes_nothing(topology: Topology) -> None:
     topology.skip(begin(topology).txid)
     assert topology.ledger().run(recovery.note_person, 1, Audit("ann", "")) == Done()
 
@@ -158,7 +160,7 @@ def view(topology: Topology) -> TransactionView:
 # --- the next one ------------------------------------------------------------------------------------------------
 
 
-def test_the_next_attempt_keeps_no_results_of_the_previous_one(topology: Topology) -> None:
+def test_the_next_attempt_keeps_no_results_of_the_previous_attempt(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.processed(1, {})
     committer = run.committer()
@@ -196,7 +198,7 @@ def test_the_next_attempt_keeps_no_results_of_the_previous_one(topology: Topolog
     assert (stored(topology).attempt, stored(topology).position) == (2, 5)
 
 
-def test_the_next_attempt_of_a_yielded_run_clears_the_yield(topology: Topology) -> None:
+def test_the_next_attempt_of_a_yielded_run_deletes_the_record_that_it_yielded(topology: Topology) -> None:
     begin(topology)
     yielded = encode(replace(record(topology), yielded=1))
     topology.store().multi([], [Put(topology.paths.transaction(1), yielded)])
@@ -204,14 +206,14 @@ def test_the_next_attempt_of_a_yielded_run_clears_the_yield(topology: Topology) 
     assert record(topology).yielded is None
 
 
-def test_a_replay_without_rows_ends_where_it_starts(topology: Topology) -> None:
+def test_a_replay_without_rows_ends_at_the_position_where_it_starts(topology: Topology) -> None:
     begin(topology)
     begun = begin(topology, task_try="t2", batch=None)
     assert (begun.metadata, begun.position, begun.size) == (None, None, None)
     assert record(topology).ended == record(topology).base
 
 
-def test_a_begin_that_airflow_has_replaced_is_refused(topology: Topology) -> None:
+def test_a_begin_by_a_task_try_that_airflow_has_replaced_is_refused(topology: Topology) -> None:
     begin(topology)
     with pytest.raises(StaleBegin, match="t1"):
         begin(topology, task_try="t2", is_current=lambda: False)
@@ -219,7 +221,7 @@ def test_a_begin_that_airflow_has_replaced_is_refused(topology: Topology) -> Non
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_a_transaction_of_a_live_run_cannot_be_taken_over_by_another_run(topology: Topology, state: str) -> None:
+def test_a_transaction_whose_run_is_active_cannot_be_taken_over_by_another_run(topology: Topology, state: str) -> None:
     begin(topology)
     with pytest.raises(RunHeld, match=state):
         begin(topology, run_id="r9", task_try="t2", run_state=state)
@@ -245,7 +247,7 @@ def replayed(topology: Topology, batch: Batch) -> Metadata:
     return stored(topology, 2)
 
 
-def test_a_replay_starts_a_partition_where_the_first_attempt_took_it_up(by_partition: Topology) -> None:
+def test_a_replay_reads_a_partition_from_the_position_where_the_first_attempt_began_it(by_partition: Topology) -> None:
     places: list[Any] = []
 
     def decide(attempt: TransactionAttempt, position: Any) -> Batch:
@@ -258,12 +260,12 @@ def test_a_replay_starts_a_partition_where_the_first_attempt_took_it_up(by_parti
     assert stored(by_partition, 2) == Metadata(2, {"A": [1, 2]}, {"A": 2, "B": 5}, begin={"B": 5})
 
 
-def test_a_partition_that_a_replay_takes_up_keeps_its_start(by_partition: Topology) -> None:
+def test_a_partition_that_a_replay_begins_keeps_its_start(by_partition: Topology) -> None:
     found = replayed(by_partition, Batch({"B": [5, 7]}, {"B": 7}, start={"C": 3}))
     assert (found.begin, found.position) == ({"B": 5, "C": 3}, {"A": 1, "B": 7, "C": 3})
 
 
-def test_a_replay_starts_a_partition_at_the_end_of_the_predecessor_that_also_took_it_up(
+def test_a_replay_reads_a_partition_from_the_end_of_the_predecessor_that_also_began_it(
     by_partition: Topology,
 ) -> None:
     batch = Batch({"A": [0, 1], "B": [5, 9]}, {"A": 1, "B": 9}, start={"A": 0, "B": 5})
@@ -275,7 +277,7 @@ def test_a_replay_starts_a_partition_at_the_end_of_the_predecessor_that_also_too
 # --- rows that are decided again ---------------------------------------------------------------------------------
 
 
-def test_deciding_rows_again_forgets_their_counts(topology: Topology) -> None:
+def test_a_request_to_decide_rows_again_deletes_their_counts(topology: Topology) -> None:
     begin(topology)
     counted = replace(record(topology, 1), counted=BatchRows(3))
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(counted))])
@@ -284,7 +286,7 @@ def test_deciding_rows_again_forgets_their_counts(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque, re-admitted"])
-def test_rows_that_a_person_lets_be_decided_again_are_asked_for_by_their_next_attempt(kind: str) -> None:
+def test_the_attempt_after_a_request_of_a_person_decides_its_rows_again(kind: str) -> None:
     store = MemoryStore()
     topology = Topology(lambda: store, "/tx", [], source=kind.partition(",")[0])
     txid, asked = 1, list[Any]()
@@ -307,7 +309,7 @@ def test_rows_that_a_person_lets_be_decided_again_are_asked_for_by_their_next_at
     assert len(asked) == 1
 
 
-def test_a_replay_without_a_request_of_a_person_decides_no_rows_again() -> None:
+def test_a_replay_without_a_request_of_a_person_does_not_decide_its_rows_again() -> None:
     store = MemoryStore()
     topology = Topology(lambda: store, "/tx", [], source="transactional")
     begin(topology)

@@ -51,7 +51,7 @@ def shown(books: Books, txid: int) -> dict[str, Any]:
     return {name: found[name] for name in ("restates", "restated_by", "pinned")}
 
 
-def test_a_list_shows_which_transaction_restates_which(books: Books) -> None:
+def test_a_list_shows_which_transaction_restates_which_other_transaction(books: Books) -> None:
     assert notes(books) == {1: "restated by 4", 2: None, 3: None, 4: "restates 1: a bug (ada)"}
     assert books.pipeline.restate(4, "run 1", 1) == 5
     assert {txid: notes(books)[txid] for txid in (1, 4, 5)} == {
@@ -61,7 +61,7 @@ def test_a_list_shows_which_transaction_restates_which(books: Books) -> None:
     }
 
 
-def test_a_restatement_counts_once_it_is_committed(books: Books) -> None:
+def test_a_restatement_counts_after_it_is_committed(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.begin("run 2")
     assert {txid: notes(books)[txid] for txid in (2, 5)} == {2: None, 5: "restates 2: a bug (ada)"}
@@ -70,7 +70,7 @@ def test_a_restatement_counts_once_it_is_committed(books: Books) -> None:
     assert str(notes(books)[5]).startswith("restates 2: a bug (ada); skipped: why")
 
 
-def test_a_request_is_listed_until_a_run_begins_it_even_of_a_forgotten_transaction(books: Books) -> None:
+def test_a_requested_restatement_of_any_transaction_is_listed_until_its_run_begins(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     assert notes(books)[2] == "to be restated: a bug (ada)"
     assert render.wished(topology_view(books.store, books.pipeline.paths)) == []
@@ -78,7 +78,7 @@ def test_a_request_is_listed_until_a_run_begins_it_even_of_a_forgotten_transacti
     assert [(row["txid"], row["note"]) for row in render.wished(view)] == [(2, "to be restated: a bug (ada)")]
 
 
-def test_a_transaction_that_was_readmitted_is_not_called_restated(books: Books) -> None:
+def test_a_transaction_that_was_readmitted_is_not_listed_as_restated(books: Books) -> None:
     books.skip()
     books.pipeline.ledger.run(note_readmission, 5, ADA)
     assert books.pipeline.run("run 4") == 6
@@ -86,12 +86,12 @@ def test_a_transaction_that_was_readmitted_is_not_called_restated(books: Books) 
     assert notes(books)[6] is None
 
 
-def test_the_view_of_a_transaction_shows_what_it_restates_and_what_restates_it(books: Books) -> None:
+def test_the_view_of_a_transaction_shows_the_transaction_that_it_restates_and_its_restatement(books: Books) -> None:
     assert shown(books, 1) == {"restates": None, "restated_by": 4, "pinned": None}
     assert shown(books, 4) == {"restates": 1, "restated_by": None, "pinned": None}
 
 
-def test_a_topology_without_restatements_reads_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_of_a_topology_without_restatements_reads_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     books = Books().run(3)
     read = list[str]()
     get = books.store.get
@@ -105,7 +105,7 @@ def test_a_topology_without_restatements_reads_no_binding(monkeypatch: pytest.Mo
     assert not [path for path in read if path.startswith(books.pipeline.paths.runs)]
 
 
-def test_a_skipped_restatement_is_not_among_those_that_can_be_readmitted(books: Books) -> None:
+def test_the_view_of_a_skipped_restatement_shows_that_it_cannot_be_readmitted(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.skip(books.pipeline.begin("run 2").txid)
     view = topology_view(books.store, books.pipeline.paths, recent=0)
@@ -114,7 +114,7 @@ def test_a_skipped_restatement_is_not_among_those_that_can_be_readmitted(books: 
     assert (skipped.status, skipped.can_be_readmitted) == ("SKIPPED", False)
 
 
-def test_a_receipt_line_shows_what_the_transaction_restates_and_what_restates_it(books: Books) -> None:
+def test_a_receipt_line_shows_the_transaction_that_it_restates_and_its_restatement(books: Books) -> None:
     found = {txid: books.receipt(txid) for txid in range(1, 5)}
     lines = [receipts._line(each, "table", restated(found)) for each in found.values()]
     assert [(line["restates"], line["restated_by"]) for line in lines] == [
@@ -126,20 +126,20 @@ def test_a_receipt_line_shows_what_the_transaction_restates_and_what_restates_it
     assert lines[3]["journal"] == f"2013-01-01/4-{'0' * 64}"
 
 
-def test_the_newest_committed_restatement_counts_and_a_skipped_one_never_counts(books: Books) -> None:
+def test_the_newest_committed_restatement_counts_and_a_skipped_restatement_never_counts(books: Books) -> None:
     books.pipeline.restate(4, "run 1", 1)
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.skip(books.pipeline.begin("run 2").txid)
     assert restated({txid: books.receipt(txid) for txid in range(1, 7)}) == {1: 5, 4: 5}
 
 
-def test_verify_names_a_restatement_in_a_note_without_a_finding(books: Books) -> None:
+def test_verify_lists_a_restatement_in_a_note_without_a_finding(books: Books) -> None:
     found = books.verify()
     assert found.findings == ()
     assert [note.partition(" (ada")[0] for note in found.notes] == ["transaction 4: it restates 1: a bug"]
 
 
-def test_verify_notes_that_the_original_of_a_skipped_restatement_counts(books: Books) -> None:
+def test_verify_notes_that_the_original_transaction_of_a_skipped_restatement_counts(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.skip(books.pipeline.begin("run 2").txid)
     found = books.verify()
@@ -147,18 +147,18 @@ def test_verify_notes_that_the_original_of_a_skipped_restatement_counts(books: B
     assert found.notes[-1].endswith("; transaction 2, which it restated, counts")
 
 
-def test_verify_sums_up_the_differences_of_restatements(books: Books) -> None:
+def test_verify_adds_up_the_differences_of_restatements(books: Books) -> None:
     for total, is_found in ((1 + 2 + 3 + 5, False), (1 + 2 + 3, True)):
         states = [StateEvidence(each.name, each.fence(), each.receipts(), totals={"n": total}) for each in books.states]
         assert bool(verified(books.ledger, states).findings) is is_found
 
 
-def test_verify_finds_a_history_that_says_another_thing_than_its_receipt(books: Books) -> None:
+def test_verify_finds_a_history_record_that_disagrees_with_its_receipt_about_the_restatement(books: Books) -> None:
     books.change(books.history(4), lambda value: value["replaces"].update(txid=2))
     assert "transaction 4: the ledger says restates 2, its receipt 1" in books.verify().findings
 
 
-def test_a_watcher_event_names_the_restated_transaction_and_counts_no_row_twice(books: Books) -> None:
+def test_the_event_of_a_watcher_names_the_restated_transaction_and_counts_no_row_twice(books: Books) -> None:
     place: dict[str, Any] = {"zookeeper_conn_id": "c", "root": "/tx", "topology": "flights", "watcher": "w"}
     producer = CommitsProducer(CommitsTrigger(**place, every=4, settle=0.0))
     producer._stored = 0
@@ -166,7 +166,7 @@ def test_a_watcher_event_names_the_restated_transaction_and_counts_no_row_twice(
     assert event == {"topology": "flights", "first": 1, "last": 4, "committed": 4, "rows": 3, "restates": [1]}
 
 
-def test_a_watcher_event_does_not_name_the_original_of_a_skipped_restatement(books: Books) -> None:
+def test_the_event_of_a_watcher_does_not_name_the_original_of_a_skipped_restatement(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.skip(books.pipeline.begin("run 2").txid)
     place: dict[str, Any] = {"zookeeper_conn_id": "c", "root": "/tx", "topology": "flights", "watcher": "w"}
@@ -177,7 +177,7 @@ def test_a_watcher_event_does_not_name_the_original_of_a_skipped_restatement(boo
 
 
 @pytest.mark.parametrize(("replaces", "restates"), [(Replaced(1, "entry"), 1), (None, None)])
-def test_the_asset_event_and_lineage_of_a_restatement_name_what_it_restates(
+def test_the_asset_event_and_the_lineage_of_a_restatement_name_the_restated_transaction(
     replaces: Replaced | None, restates: int | None
 ) -> None:
     begun = Begun(TransactionAttempt(4, 1), [0, 1], 1, "", False, replaces=replaces)
@@ -195,7 +195,7 @@ def test_the_asset_event_and_lineage_of_a_restatement_name_what_it_restates(
     assert operator._transaction_facet["restates"] == restates
 
 
-def test_the_skip_of_a_restatement_says_that_the_original_counts(books: Books) -> None:
+def test_the_answer_to_the_skip_of_a_restatement_says_that_the_original_transaction_counts(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.skip(books.pipeline.begin("run 2").txid)
     books.skip()
@@ -222,7 +222,7 @@ def rows(found: TopologySnapshot) -> dict[int, tuple[int | None, int | None, boo
     return {each.txid: (each.restates, each.restated_by, each.to_restate) for each in lines}
 
 
-def test_the_page_updates_what_counts_for_transactions_that_it_has_read_before(books: Books) -> None:
+def test_the_page_updates_cached_transactions_after_they_are_restated(books: Books) -> None:
     finals = FinalViews()
     none = (None, None, False)
     assert rows(snapshot(books, finals)) == {1: (None, 4, False), 2: none, 3: none, 4: (1, None, False)}
@@ -232,7 +232,7 @@ def test_the_page_updates_what_counts_for_transactions_that_it_has_read_before(b
     assert rows(snapshot(books, finals))[1] == (None, 5, False)
 
 
-def test_the_page_offers_no_readmission_of_a_skipped_restatement(books: Books) -> None:
+def test_the_page_does_not_offer_to_readmit_a_skipped_restatement(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.skip(books.pipeline.begin("run 2").txid)
     books.skip()
@@ -240,12 +240,12 @@ def test_the_page_offers_no_readmission_of_a_skipped_restatement(books: Books) -
     assert (_actions(restatement), _actions(other)) == ([], ["readmit"])
 
 
-def test_the_audit_of_a_restatement_names_who_requested_it(books: Books) -> None:
+def test_the_audit_of_a_restatement_names_the_person_who_requested_it(books: Books) -> None:
     found = transaction_details(books.store, books.pipeline.paths, 4).transaction
     assert [(line.what, line.who, line.why) for line in audit_lines(found)] == [("restate", "ada", "a bug")]
 
 
-def test_figures_count_the_rows_of_a_restated_batch_once(books: Books) -> None:
+def test_the_figures_count_the_rows_of_a_restated_batch_once(books: Books) -> None:
     views = snapshot(books, FinalViews()).transaction_views([1, 4])
     now = views[0].ended
     assert now is not None

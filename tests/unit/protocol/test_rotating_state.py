@@ -43,7 +43,7 @@ def state(store: ListingStore, *, hasty: bool = False) -> RotatingTransactionalS
     return RotatingTransactionalState(Reader(store, hasty=hasty), PATHS)
 
 
-def test_a_new_state_is_created_without_reading_whether_it_exists(store: ListingStore) -> None:
+def test_a_new_state_of_the_ledger_is_created_without_reading_whether_it_exists(store: ListingStore) -> None:
     store.has(PATHS.meta(1), Metadata(1, "a", "a"))
     store.read.clear()
     _, writes = state(store, hasty=True).get_state_or_create(2, lambda before: Metadata(1, before, before))
@@ -51,7 +51,7 @@ def test_a_new_state_is_created_without_reading_whether_it_exists(store: Listing
     assert store.read == [PATHS.meta(1)]
 
 
-def test_a_state_that_was_read_is_replaced_and_removed_without_another_read(store: ListingStore) -> None:
+def test_a_state_of_the_ledger_that_was_read_is_replaced_and_removed_without_another_read(store: ListingStore) -> None:
     store.has(PATHS.meta(1), Metadata(1, "a", "a"))
     found = state(store)
     found.get_state(1)
@@ -62,7 +62,7 @@ def test_a_state_that_was_read_is_replaced_and_removed_without_another_read(stor
     assert store.read == []
 
 
-def test_the_end_of_a_transaction_reads_the_state_of_the_previous_one_once() -> None:
+def test_the_end_of_a_transaction_reads_the_ledger_state_of_its_predecessor_once() -> None:
     store = MemoryStore()
     topology = Topology(lambda: store, "/tx", [])
     first, second = Run(topology, "r1"), Run(topology, "r2")

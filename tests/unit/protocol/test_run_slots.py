@@ -34,7 +34,7 @@ def yields(topology: Topology, waiter: Waiter) -> Any:
     return topology.ledger().run(run_slots.note_yield, waiter)
 
 
-def test_waiters_are_ranked_by_having_no_transaction_then_highest_txid_then_newest_try() -> None:
+def test_a_waiting_run_leads_without_a_transaction_or_with_the_highest_txid_and_newest_try() -> None:
     in_line = [
         Waiter("a", 1, "t9", 1),
         Waiter("b", 2, "t1", 1),
@@ -45,7 +45,7 @@ def test_waiters_are_ranked_by_having_no_transaction_then_highest_txid_then_newe
     assert [each.run_id for each in sorted(in_line, key=lambda each: each.rank)] == ["a", "b", "c", "d", "e"]
 
 
-def test_the_same_offer_is_written_once(waiting: Topology) -> None:
+def test_the_same_bid_for_a_run_slot_is_written_only_once(waiting: Topology) -> None:
     assert bid(waiting, FIRST) == Bidding("r2")
     before = waiting.topology
     assert before.bid == Waiter("r2", 2, "t2", 1, NOW)
@@ -54,7 +54,7 @@ def test_the_same_offer_is_written_once(waiting: Topology) -> None:
     assert waiting.topology == before
 
 
-def test_an_offer_of_another_turn_is_ignored(waiting: Topology) -> None:
+def test_a_bid_for_a_run_slot_that_was_made_for_another_turn_is_ignored(waiting: Topology) -> None:
     bid(waiting, Waiter("r3", 3, "t3", 1))
     offer = waiting.topology.bid
     Run(waiting, "r1").whole(1)
@@ -63,12 +63,12 @@ def test_an_offer_of_another_turn_is_ignored(waiting: Topology) -> None:
 
 
 @pytest.mark.parametrize(("when", "leads"), [(NOW, "r3"), ("2013-01-01T00:00:00.001+00:00", "r2")])
-def test_an_offer_counts_until_it_is_overdue(waiting: Topology, when: str, leads: str) -> None:
+def test_a_bid_for_a_run_slot_counts_until_its_time_limit(waiting: Topology, when: str, leads: str) -> None:
     bid(waiting, Waiter("r3", 3, "t3", 1))
     assert bid(waiting, FIRST, overdue=when) == Bidding(leads)
 
 
-def test_only_the_leading_run_yields_and_other_runs_are_told_which_one_leads(waiting: Topology) -> None:
+def test_only_the_run_with_the_leading_bid_yields_and_the_error_for_another_run_names_it(waiting: Topology) -> None:
     with pytest.raises(Outbid, match="none"):
         yields(waiting, FIRST)
     bid(waiting, Waiter("r3", 3, "t3", 1))
@@ -76,7 +76,7 @@ def test_only_the_leading_run_yields_and_other_runs_are_told_which_one_leads(wai
         yields(waiting, FIRST)
 
 
-def test_a_yielded_run_is_listed_with_the_turn_it_yields_to(waiting: Topology) -> None:
+def test_a_yielded_run_is_listed_with_the_turn_to_which_it_yields(waiting: Topology) -> None:
     bid(waiting, FIRST)
     for _ in range(2):
         assert yields(waiting, FIRST) == Done()
@@ -93,7 +93,7 @@ def test_a_yielded_run_without_a_transaction_is_listed(waiting: Topology) -> Non
     assert waiting.topology.yielded == {"r9": Yield(1, None, NOW)}
 
 
-def test_a_run_that_has_come_back_is_no_longer_listed(waiting: Topology) -> None:
+def test_a_run_that_was_started_again_after_its_yield_is_no_longer_listed(waiting: Topology) -> None:
     for waiter in (FIRST, Waiter("r3", 3, "t3", 1)):
         bid(waiting, waiter)
         yields(waiting, waiter)

@@ -92,7 +92,7 @@ def test_a_late_reply_does_not_replace_a_newer_record_that_another_thread_has_wr
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_late_reply_adds_no_name_to_the_newer_names_of_another_thread(store: HeldStore, steps: int) -> None:
+def test_a_late_reply_adds_no_name_to_the_newer_list_of_names_of_another_thread(store: HeldStore, steps: int) -> None:
     shared, other = ledger_of(store), ledger_of(store)
 
     def meanwhile() -> None:
@@ -108,7 +108,9 @@ def test_a_late_reply_adds_no_name_to_the_newer_names_of_another_thread(store: H
     assert len(names.names) == steps + 3
 
 
-def test_threads_that_share_a_ledger_count_exactly_beside_another_process(store: HeldStore, switching: None) -> None:
+def test_threads_that_share_a_ledger_count_exactly_although_another_process_also_writes(
+    store: HeldStore, switching: None
+) -> None:
     shared, other = ledger_of(store), ledger_of(store)
 
     def work(ledger: Ledger) -> None:

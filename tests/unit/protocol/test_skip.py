@@ -71,7 +71,9 @@ def fenced(run: Run, *states: str) -> None:
 # --- the wish ----------------------------------------------------------------------------------------------------
 
 
-def test_a_requested_skip_is_noted_in_the_transaction_and_listed_in_the_topology(topology: Topology, run: Run) -> None:
+def test_a_requested_skip_is_recorded_in_the_transaction_and_listed_in_the_topology(
+    topology: Topology, run: Run
+) -> None:
     Run(topology, "r2").begin(1)
     for txid in (2, 1, 2):
         assert noted(topology, txid) == Done()
@@ -90,14 +92,16 @@ def test_withdrawing_a_skip_restores_the_transaction(topology: Topology, run: Ru
     assert record(topology) == after
 
 
-def test_withdrawing_a_skip_keeps_a_noted_failure(topology: Topology, run: Run) -> None:
+def test_withdrawing_a_skip_keeps_the_record_of_a_failure(topology: Topology, run: Run) -> None:
     run.start().fail("of memory")
     noted(topology)
     withdrawn(topology)
     assert (record(topology).phase, record(topology).error) == (Phase.FAILED, "of memory")
 
 
-def test_withdrawing_a_skip_under_a_grant_outranks_the_grant_and_needs_a_replay(topology: Topology, run: Run) -> None:
+def test_withdrawing_a_skip_that_has_a_grant_outranks_the_grant_and_requires_a_replay(
+    topology: Topology, run: Run
+) -> None:
     noted(topology)
     grant = token(topology)
     withdrawn(topology)
@@ -108,7 +112,9 @@ def test_withdrawing_a_skip_under_a_grant_outranks_the_grant_and_needs_a_replay(
         topology.ledger().run(end.commit_skip, grant, states=())
 
 
-def test_a_skip_of_a_final_transaction_can_be_neither_requested_nor_withdrawn(topology: Topology, run: Run) -> None:
+def test_a_skip_of_a_final_transaction_cannot_be_requested_and_cannot_be_withdrawn(
+    topology: Topology, run: Run
+) -> None:
     topology.skip(1)
     assert noted(topology) == AlreadySkipped(1)
     assert granted(topology) == AlreadySkipped(1)
@@ -126,20 +132,22 @@ def test_a_skip_of_a_final_transaction_can_be_neither_requested_nor_withdrawn(to
 # --- the grant ---------------------------------------------------------------------------------------------------
 
 
-def test_a_skip_that_nobody_requested_is_refused_with_the_command_that_requests_it(
+def test_a_skip_that_was_not_requested_is_refused_with_the_command_that_requests_it(
     topology: Topology, run: Run
 ) -> None:
     with pytest.raises(SkipRefused, match="airflow tx skip trace 1 --why TEXT"):
         granted(topology)
 
 
-def test_a_skip_waits_for_its_turn(topology: Topology, run: Run) -> None:
+def test_a_skip_waits_until_its_transaction_has_the_turn(topology: Topology, run: Run) -> None:
     Run(topology, "r2").begin(1)
     noted(topology, 2)
     assert topology.ledger().run(end.grant_skip, 2, {}) == NotYet(1)
 
 
-def test_a_grant_to_skip_outranks_every_earlier_one_and_is_no_grant_to_write(topology: Topology, run: Run) -> None:
+def test_a_grant_for_a_skip_outranks_all_earlier_grants_and_does_not_allow_a_write(
+    topology: Topology, run: Run
+) -> None:
     noted(topology)
     before = record(topology)
     grant = token(topology)
@@ -152,7 +160,9 @@ def test_a_grant_to_skip_outranks_every_earlier_one_and_is_no_grant_to_write(top
         topology.ledger().run(end.commit_skip, grant, states=())
 
 
-def test_a_transaction_that_may_be_in_a_state_that_cannot_undo_it_is_not_skipped(topology: Topology, run: Run) -> None:
+def test_a_transaction_is_not_skipped_if_a_state_that_cannot_undo_it_may_contain_it(
+    topology: Topology, run: Run
+) -> None:
     fenced(run, "s", "t")
     noted(topology)
     with pytest.raises(SkipRefused, match="in state s already, which cannot undo it. Replay it"):
@@ -162,7 +172,7 @@ def test_a_transaction_that_may_be_in_a_state_that_cannot_undo_it_is_not_skipped
     assert isinstance(granted(topology, s=True, t=True), Granted)
 
 
-def test_the_refusal_of_a_skip_that_is_not_noted_yet_says_that_nothing_was_changed(
+def test_a_skip_that_is_refused_before_it_was_requested_reports_that_nothing_was_changed(
     topology: Topology, run: Run
 ) -> None:
     fenced(run, "s")
@@ -190,7 +200,7 @@ def test_a_skipped_transaction_keeps_its_rows_and_a_repeated_skip_gets_the_same_
     assert (topology.current, topology.topology.skips, topology.topology.states) == (2, [], {"s": 1})
 
 
-def test_a_skip_that_is_requested_twice_has_the_second_person_and_reason_in_its_receipt(
+def test_the_receipt_of_a_skip_that_is_requested_twice_has_the_second_person_and_reason(
     topology: Topology, run: Run
 ) -> None:
     later = Audit("bob", "it is in the way")
@@ -206,12 +216,12 @@ def test_a_skip_that_is_requested_twice_has_the_second_person_and_reason_in_its_
     assert history.skip == history.receipt.skip == replace(NOTED, who="bob", why="it is in the way")
 
 
-def test_a_skip_under_no_grant_that_the_ledger_knows_is_refused(topology: Topology, run: Run) -> None:
+def test_a_skip_with_a_grant_that_is_not_in_the_ledger_is_refused(topology: Topology, run: Run) -> None:
     with pytest.raises(Outranked):
         topology.ledger().run(end.commit_skip, Token(1, 1, 1, 1, "n"), states=())
 
 
-def test_only_a_skipped_transaction_that_is_not_readmitted_yet_can_be_readmitted(topology: Topology, run: Run) -> None:
+def test_only_a_skipped_transaction_that_is_not_readmitted_can_be_readmitted(topology: Topology, run: Run) -> None:
     with pytest.raises(NotSkipped, match="not skipped"):
         topology.ledger().run(end.note_readmission, 1, ADA)
     topology.skip(1)
@@ -249,21 +259,23 @@ def test_a_request_to_decide_rows_again_keeps_the_earlier_error(topology: Topolo
     assert record(topology).error == "row 3 has no date"
 
 
-def test_each_attempt_with_a_request_to_decide_rows_again_stays_noted(topology: Topology, run: Run) -> None:
+def test_each_attempt_with_a_request_to_decide_rows_again_stays_recorded(topology: Topology, run: Run) -> None:
     changed(topology)
     Run(topology, "r1").begin(2)
     changed(topology)
     assert [each.attempt for each in record(topology).changed] == [1, 2]
 
 
-def test_rows_that_may_be_in_a_state_that_cannot_undo_them_are_not_decided_again(topology: Topology, run: Run) -> None:
+def test_rows_cannot_be_decided_again_if_a_state_that_cannot_undo_them_may_contain_them(
+    topology: Topology, run: Run
+) -> None:
     fenced(run, "s", "t", "u")
     with pytest.raises(ChangeRefused, match="in state t, u already"):
         changed(topology, s=True, t=False)
     assert changed(topology, s=True, t=True, u=True) == Done()
 
 
-def test_rows_of_a_skipped_transaction_are_not_decided_again(topology: Topology, run: Run) -> None:
+def test_rows_of_a_skipped_transaction_cannot_be_decided_again(topology: Topology, run: Run) -> None:
     topology.skip(1)
     assert changed(topology) == AlreadySkipped(1)
 
@@ -277,6 +289,6 @@ def test_rows_are_decided_again_only_if_there_are_rows_and_no_skip_is_requested(
     assert not to_decide_anew(record(topology), [0, 2])
 
 
-def test_a_reason_is_kept_in_one_line_without_control_characters() -> None:
+def test_a_reason_is_stored_in_one_line_without_control_characters() -> None:
     stamp = Stamp("2013-01-01", "op", 1, 10)
     assert Audit("ann", " the \x1b[31mfile\x1b[0m\n is\x07 broken ").noted(stamp).why == "the file is broken"

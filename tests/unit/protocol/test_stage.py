@@ -32,7 +32,7 @@ def change_taken(pipeline: Pipeline, txid: int, taken: TakenRange) -> None:
     pipeline.store.multi([], [Put(path, encode(BookPage(changed)))])
 
 
-def test_a_stage_that_has_taken_each_transaction_once_has_no_finding() -> None:
+def test_verify_has_no_finding_if_a_downstream_topology_has_read_each_transaction_once() -> None:
     found = compared(Chain().run(3).take(2))
     assert (found.findings, found.notes) == ([], ["orders 3: not taken yet"])
 
@@ -45,13 +45,15 @@ def test_a_stage_that_has_taken_each_transaction_once_has_no_finding() -> None:
     ],
     ids=["gap", "overlap"],
 )
-def test_a_gap_and_an_overlap_are_found(taken: TakenRange, finding: str) -> None:
+def test_verify_finds_a_gap_and_an_overlap_in_the_ranges_of_a_downstream_topology(
+    taken: TakenRange, finding: str
+) -> None:
     chain = Chain().run(3).take(2)
     change_taken(chain.totals, 2, taken)
     assert compared(chain).findings == [finding]
 
 
-def test_a_transaction_behind_a_correction_is_a_note_while_its_restatement_is_pending() -> None:
+def test_verify_notes_a_transaction_behind_a_correction_while_its_restatement_is_pending() -> None:
     chain = Chain().run(1).take(1)
     end = chain.correct(1)
     told = f"transaction 1 is behind a correction of orders 1 ({end} counts)"
@@ -65,7 +67,7 @@ def test_a_transaction_behind_a_correction_is_a_note_while_its_restatement_is_pe
     assert (compared(chain).findings, compared(chain).notes) == ([], []), "a restatement is never taken"
 
 
-def test_a_transaction_whose_follow_up_was_skipped_is_a_finding() -> None:
+def test_verify_reports_a_transaction_whose_follow_up_was_skipped() -> None:
     chain = Chain().run(1).take(1)
     end = chain.correct(1)
     chain.request()
@@ -76,13 +78,13 @@ def test_a_transaction_whose_follow_up_was_skipped_is_a_finding() -> None:
     ]
 
 
-def test_a_skipped_transaction_is_a_note() -> None:
+def test_verify_notes_a_skipped_downstream_transaction() -> None:
     chain = Chain().run(1)
     chain.totals.skip(chain.totals.begin("t1").txid)
     assert (compared(chain).findings, compared(chain).notes) == ([], ["transaction 1 was skipped: orders 1"])
 
 
-def test_a_later_end_than_upstream_has_is_found() -> None:
+def test_verify_finds_an_end_in_a_downstream_range_that_is_later_than_the_upstream_end() -> None:
     chain = Chain().run(1)
     end = chain.correct(1)
     chain.take(1)
@@ -90,14 +92,14 @@ def test_a_later_end_than_upstream_has_is_found() -> None:
     assert compared(chain).findings == [f"transaction 1: orders went back: {end + 1} was read for 1, but {end} counts"]
 
 
-def test_an_upstream_ledger_that_went_back_is_found() -> None:
+def test_verify_finds_an_upstream_ledger_that_went_back() -> None:
     chain = Chain().run(3).take(3)
     store, paths = chain.orders.store, chain.orders.paths
     store.multi([], [Put(paths.current, encode(Counter(3))), Put(paths.allocated, encode(Counter(2)))])
     assert compared(chain).findings == ["topology 'orders' went back: its transaction 3 is next, and 3 was read"]
 
 
-def test_a_new_incarnation_of_the_upstream_topology_is_a_finding() -> None:
+def test_verify_reports_a_new_incarnation_of_the_upstream_topology() -> None:
     chain = Chain().run(3).take(2)
     record = replace(chain.orders.ledger.topology(), incarnation="0123456789abcdef")
     chain.orders.store.multi([], [Put(chain.orders.paths.record, encode(record))])
@@ -107,7 +109,7 @@ def test_a_new_incarnation_of_the_upstream_topology_is_a_finding() -> None:
     assert ChainStages.of(chain.orders.ledger, 1).down_in_words == "totals: not taken yet"
 
 
-def test_another_upstream_transaction_with_the_same_txid_is_a_finding() -> None:
+def test_verify_reports_another_upstream_transaction_with_the_same_txid() -> None:
     chain = Chain().run(3).take(2)
     line = chain.orders.ledger.book().line(2)
     assert line is not None
@@ -117,7 +119,7 @@ def test_another_upstream_transaction_with_the_same_txid_is_a_finding() -> None:
     ]
 
 
-def test_rows_of_the_upstream_table_are_compared_with_the_transactions_that_count() -> None:
+def test_rows_in_the_upstream_table_are_compared_with_the_upstream_transactions_that_count() -> None:
     chain = Chain().run(2).take(2)
     end = chain.correct(1)
     asked = list[int]()
@@ -133,7 +135,7 @@ def test_rows_of_the_upstream_table_are_compared_with_the_transactions_that_coun
     assert compared(chain, rows).findings == []
 
 
-def test_a_missing_or_renamed_upstream_topology_is_a_finding() -> None:
+def test_verify_reports_a_missing_upstream_topology_and_a_renamed_one() -> None:
     chain = Chain().run(1).take(1)
     chain.totals.store.multi([], [])
     record = chain.totals.ledger.topology()

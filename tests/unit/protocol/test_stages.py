@@ -23,7 +23,7 @@ def left(chain: Chain) -> list[int]:
     return [each.txid for each in found.behind if each.is_left]
 
 
-def test_a_transaction_behind_a_correction_shows_its_pending_restatement() -> None:
+def test_the_view_of_a_transaction_that_is_behind_shows_its_pending_restatement() -> None:
     chain = Chain().run(2).take(2)
     chain.correct(1)
     assert behind(chain) == {}
@@ -36,7 +36,7 @@ def test_a_transaction_behind_a_correction_shows_its_pending_restatement() -> No
     assert behind(chain) == {}
 
 
-def test_a_follow_up_that_was_skipped_leaves_its_transaction_behind() -> None:
+def test_a_transaction_stays_behind_if_its_follow_up_was_skipped() -> None:
     chain = Chain().run(1).take(1)
     chain.correct(1)
     chain.request()
@@ -45,7 +45,7 @@ def test_a_follow_up_that_was_skipped_leaves_its_transaction_behind() -> None:
     assert left(chain) == [1]
 
 
-def test_a_transaction_that_cannot_be_restated_says_why() -> None:
+def test_the_view_of_a_transaction_that_cannot_be_restated_shows_the_reason() -> None:
     chain = Chain().run(1)
     chain.totals.journals = False
     chain.take(1)
@@ -55,7 +55,7 @@ def test_a_transaction_that_cannot_be_restated_says_why() -> None:
     assert left(chain) == [1]
 
 
-def test_the_restatement_that_counts_is_behind_and_not_the_transaction_that_it_replaced() -> None:
+def test_a_restatement_is_listed_as_behind_and_not_the_transaction_that_it_has_replaced() -> None:
     chain = Chain().run(1).take(1)
     end = chain.correct(1)
     chain.request()
@@ -65,7 +65,7 @@ def test_the_restatement_that_counts_is_behind_and_not_the_transaction_that_it_r
     assert list(behind(chain)) == [2]
 
 
-def test_several_corrections_are_named_in_their_order() -> None:
+def test_several_corrections_are_listed_in_txid_order() -> None:
     chain = Chain().run(2)
     chain.totals.metadata = lambda row: chain.upstream.taken(1, 2).to_json()
     chain.take(1)
@@ -75,7 +75,7 @@ def test_several_corrections_are_named_in_their_order() -> None:
     assert behind(chain) == {1: "corrections of orders 1, 2: its restatement is requested"}
 
 
-def test_a_topology_is_behind_by_the_transactions_that_it_has_not_taken() -> None:
+def test_a_topology_is_behind_by_the_number_of_upstream_transactions_that_it_has_not_read() -> None:
     chain = Chain().run(5).take(2)
     assert TakenRanges(chain.totals.ledger).ahead() == 3
     assert TakenRanges(chain.orders.ledger).ahead() is None
@@ -83,7 +83,7 @@ def test_a_topology_is_behind_by_the_transactions_that_it_has_not_taken() -> Non
     assert TakenRanges(chain.totals.ledger).ahead() == 0, "a restatement has rows in a batch that was taken"
 
 
-def test_the_upstream_and_downstream_of_a_transaction_name_the_transactions_that_count() -> None:
+def test_the_upstream_and_downstream_views_of_a_transaction_name_the_transactions_that_count() -> None:
     chain = Chain().run(2).take(1)
     end = chain.correct(1)
     chain.totals.ledger.want_restated(WishRequest(1, "t1", "t1"), ADA)
@@ -96,7 +96,7 @@ def test_the_upstream_and_downstream_of_a_transaction_name_the_transactions_that
     assert (up.up_in_words, up.down_in_words) == (f"orders 1; {end} counts instead of 1", None)
 
 
-def test_an_open_transaction_shows_the_upstream_transactions_that_it_takes() -> None:
+def test_an_open_transaction_shows_the_upstream_transactions_that_it_reads() -> None:
     chain = Chain().run(1)
     begun = chain.totals.begin("t1")
     assert ChainStages.of(chain.totals.ledger, begun.txid).up_in_words == "orders 1"

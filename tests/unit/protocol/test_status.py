@@ -110,7 +110,7 @@ BLOCKED = BlockMark(2, 1, "it broke", "2013-01-02")
         ),
     ],
 )
-def test_an_open_transaction_shows_its_next_step(changes: Any, line: Any, text: str) -> None:
+def test_an_open_transaction_shows_the_step_that_it_waits_for(changes: Any, line: Any, text: str) -> None:
     assert view(record(**changes), **line).waiting_for == text
 
 
@@ -140,7 +140,7 @@ def test_a_transaction_whose_run_is_about_to_start_is_not_shown_as_failed() -> N
     assert with_run_end("flights", coming, None) == coming
 
 
-def test_a_reading_names_the_first_open_transaction_if_it_has_one() -> None:
+def test_the_id_of_the_first_open_transaction_is_empty_if_no_transaction_is_open() -> None:
     topology = TopologyRecord("life", "dag", "opaque", 8)
     assert LedgerReading(topology=topology, opened={1: record(1)}).first == FIRST
     assert LedgerReading(topology=topology).first == ""
@@ -152,7 +152,7 @@ def test_a_fully_acked_transaction_waits_for_its_committer_or_for_messages() -> 
     assert waiting == "acks of its messages (3 trees), and its committer"
 
 
-def test_a_mapped_task_acks_by_its_instances() -> None:
+def test_a_mapped_task_counts_as_acked_if_all_its_instances_have_acked() -> None:
     started, done = Ack("try", "op"), acked()
     assert view(record(), {("count", 0): done}).waiting_for == TO_ITS_COMMITTER
     assert view(record(), {("count", 0): done, ("count", 1): done}).waiting_for == TO_ITS_COMMITTER
@@ -160,7 +160,7 @@ def test_a_mapped_task_acks_by_its_instances() -> None:
     assert view(record(), {("count", -1): started}).waiting_for == "an ack of count"
 
 
-def test_an_open_transaction_is_shown_with_all_that_its_record_says_of_it() -> None:
+def test_the_view_of_an_open_transaction_shows_every_field_of_its_record() -> None:
     told: dict[str, Any] = {
         "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [AGAIN], "pinned": True,
         "failures": 3, "error": "no", "processed": "2013-01-01", "replay": ReplayNote(1, 1, "2013-01-02", "it failed"),
@@ -174,11 +174,11 @@ def test_an_open_transaction_is_shown_with_all_that_its_record_says_of_it() -> N
 
 
 @pytest.mark.parametrize(("phase", "granted"), [(Phase.COMMITTING, "2013-01-03"), (Phase.PROCESSING, None)])
-def test_the_time_of_the_grant_is_shown_while_the_turn_is_held(phase: Phase, granted: str | None) -> None:
+def test_the_time_of_the_grant_is_shown_while_the_transaction_has_the_turn(phase: Phase, granted: str | None) -> None:
     assert view(record(phase=phase, granted_at="2013-01-03")).granted == moment(granted)
 
 
-def test_a_yielded_transaction_shows_for_whom_it_yielded_until_its_run_is_started_again() -> None:
+def test_a_yielded_transaction_shows_to_which_turn_it_yielded_until_its_run_is_started_again() -> None:
     assert view(record(yielded=1), yielded=YIELDED).document.yielded == 1
     assert view(record(yielded=1)).document.yielded is None
 
@@ -196,7 +196,7 @@ def history(**changes: Any) -> TransactionRecord:
     )
 
 
-def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> None:
+def test_the_view_of_a_final_transaction_shows_every_field_of_its_history_record() -> None:
     told: dict[str, Any] = {
         "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [AGAIN], "failures": 1,
         "skip": SKIP, "digest": "python:02", "readmitted_as": 9,
@@ -218,7 +218,7 @@ def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> 
         (SKIP, 9, Outcome.READMITTED, False),
     ],
 )
-def test_the_skip_of_a_transaction_that_history_has_forgotten_is_still_shown(
+def test_the_skip_of_a_transaction_beyond_the_history_is_still_shown(
     readmit: Any, again: int | None, outcome: Outcome, waits: bool
 ) -> None:
     skipped = Skipped("key", "r2", [0, 5], SKIP, "op", readmit, again)

@@ -27,25 +27,25 @@ def written(rows: list[dict[str, Any]], *added: str) -> Written:
     return tally.written(len(list(tally)))
 
 
-def test_integer_columns_are_added_up_and_null_adds_nothing() -> None:
+def test_integer_columns_are_summed_and_null_does_not_change_the_sum() -> None:
     rows: list[dict[str, Any]] = [{"n": 2, "m": -3, "other": 7}, {"n": None, "m": 2**70, "other": 7}]
     assert written(rows, "n", "m").sums == {"n": 2, "m": 2**70 - 3}
 
 
 @pytest.mark.parametrize("value", [2.0, Decimal(2), True, "2", ...])
-def test_a_column_of_anything_but_whole_numbers_has_no_sum(value: Any) -> None:
+def test_a_column_with_a_value_that_is_not_an_integer_has_no_sum(value: Any) -> None:
     odd = {"m": 1} if value is ... else {"n": value, "m": 1}
     assert written([{"n": 1, "m": 1}, odd], "n", "m").sums == {"m": 2}
 
 
-def test_rows_that_are_read_again_are_added_up_once() -> None:
+def test_rows_that_are_read_again_are_summed_once() -> None:
     tally = RowTally([{"n": 1}, {"n": 2}], ["n"])
     list(tally)
     list(tally)
     assert tally.written(2).sums == {"n": 3}
 
 
-def test_sums_of_parts_are_added_up_only_if_each_part_has_the_sum() -> None:
+def test_the_sums_of_parts_are_added_only_if_each_part_has_the_sum() -> None:
     one, two, none = written([{"n": 1, "m": 1}], "n", "m"), written([{"n": 2, "m": 1.0}], "n", "m"), NOTHING_WRITTEN
     assert (one + two).sums == (one + none + two).sums == {"n": 3}
     assert (one + none).sums == (none + one).sums == {"n": 1, "m": 1}
@@ -54,7 +54,7 @@ def test_sums_of_parts_are_added_up_only_if_each_part_has_the_sum() -> None:
     assert read_as(Written, {"keys": 1, "digest": "0" * 16}, "") == Written(1, "0" * 16)
 
 
-def test_sums_and_counts_of_whole_numbers_are_added_up() -> None:
+def test_columns_of_sums_and_counts_of_integers_have_totals() -> None:
     values: dict[str, Any] = {
         "n": Count(),
         "s": Sum(),
@@ -84,18 +84,18 @@ def compared(books: Books, totals: Any = None, **changes: Any) -> Verified:
     return verified(books.ledger, [replace(one, totals=TOTALS if totals is None else totals, **changes), two])
 
 
-def test_unchanged_values_agree_with_the_receipts(books: Books) -> None:
+def test_unchanged_values_of_a_state_agree_with_the_receipts(books: Books) -> None:
     assert books.states[0].totals(["n"]) == TOTALS
     assert compared(books) == Verified(1, 5, (), ())
 
 
-def test_a_value_that_somebody_has_changed_is_found_in_the_total(books: Books) -> None:
+def test_verify_finds_a_value_that_was_changed_by_hand_in_the_total(books: Books) -> None:
     found = compared(books, {"n": 16})
     assert found.findings == ("state s0: its column n adds up to 16, and its receipts to 15",)
     assert found.notes == ()
 
 
-def test_a_skipped_transaction_adds_nothing_to_the_totals() -> None:
+def test_a_skipped_transaction_does_not_change_the_totals() -> None:
     books = Books(added=["n"]).run(2)
     books.skip()
     assert compared(books, {"n": 3}).findings == ()
@@ -109,7 +109,7 @@ def test_totals_are_not_compared_if_some_receipts_have_no_sums() -> None:
     assert found.notes == ("state s0: 2 of its receipts do not say how much was added to n",)
 
 
-def test_a_state_that_is_written_to_is_not_compared(books: Books) -> None:
+def test_the_totals_of_a_state_that_is_being_written_are_not_compared(books: Books) -> None:
     fence = books.states[0].fence()
     assert fence is not None
     ahead = replace(fence.token, txid=6)
@@ -118,14 +118,14 @@ def test_a_state_that_is_written_to_is_not_compared(books: Books) -> None:
         assert (found.findings, found.notes) == ((), (not_compared("it was being written to"),))
 
 
-def test_a_state_that_went_back_is_not_said_to_be_written_to(books: Books) -> None:
+def test_a_state_that_went_back_is_not_reported_as_being_written(books: Books) -> None:
     fence = books.states[0].fence()
     assert fence is not None
     found = compared(books, {"n": 10}, fence=replace(fence, token=replace(fence.token, txid=4)))
     assert found.notes == (not_compared("it lacks transactions"),)
 
 
-def test_a_state_that_is_not_known_to_be_complete_is_not_compared(books: Books) -> None:
+def test_the_totals_of_a_state_that_may_be_incomplete_are_not_compared(books: Books) -> None:
     fence = books.states[0].fence()
     assert fence is not None
     assert compared(books, {"n": 16}, fence=replace(fence, applied=False)).notes == (
@@ -146,11 +146,11 @@ def test_a_state_without_a_commit_must_have_no_values(books: Books) -> None:
     assert found.notes[0].endswith("its values were not compared: it was being written to")
 
 
-def test_a_receipt_without_keys_adds_nothing() -> None:
+def test_a_receipt_without_keys_does_not_change_the_totals() -> None:
     assert _column_total("n", 3, [Written(1, "0" * 16, {"n": 3}), NOTHING_WRITTEN], []) == ColumnTotal("n", 3, 3)
 
 
-def test_a_comparison_that_is_impossible_is_named_with_its_reason(books: Books) -> None:
+def test_a_comparison_that_is_not_possible_is_noted_with_its_reason(books: Books) -> None:
     assert compared(books, {}).notes == (not_compared("it has no column that can be added up"),)
     assert not_compared("it has no fence, so a process may be writing to it") in compared(books, fence=None).notes
     short = replace(books.ledger, histories={5: books.ledger.histories[5]})
@@ -176,7 +176,7 @@ def test_values_after_a_repair_with_unknown_values_are_not_compared(
     assert not_compared(why) in verified(ledger, states).notes[-1]
 
 
-def test_values_after_an_accepted_loss_are_compared_if_the_repair_saw_the_state(books: Books) -> None:
+def test_values_after_an_accepted_loss_are_compared_if_the_repair_has_read_the_state(books: Books) -> None:
     change = {"state": "s0", "txid": 6, "found": 3}
     repair = RepairRecord(1, "state-lost", "ada", "then", "why", "", 9, "op", change=change)
     ledger = replace(books.ledger, repairs=[repair])
@@ -187,7 +187,7 @@ def test_values_after_an_accepted_loss_are_compared_if_the_repair_saw_the_state(
 
 
 @pytest.mark.parametrize("what", ["accept-loss", "rename"])
-def test_a_repair_that_leaves_the_states_alone_does_not_prevent_the_comparison(books: Books, what: str) -> None:
+def test_a_repair_that_does_not_change_the_states_does_not_prevent_the_comparison(books: Books, what: str) -> None:
     repair = RepairRecord(1, what, "ada", "then", "why", "told", 1, "op")
     ledger = replace(books.ledger, repairs=[repair])
     states = [replace(each, totals={"n": 16}) for each in books.evidence[:1]]

@@ -109,7 +109,7 @@ def repaired(ledger: LedgerEvidence, what: str, told: str, generation: int, **ho
         ((), None, [1, 2, 3, 4, 5], ""),
     ],
 )
-def test_a_missing_receipt_is_a_finding_unless_the_state_forgets_its_oldest_receipts(
+def test_verify_reports_a_missing_receipt_unless_the_state_deletes_its_oldest_receipts(
     ledger: LedgerEvidence, states: Any, txids: Any, kept: int | None, missing: list[int], gone: str
 ) -> None:
     found = verified(ledger, [holding(states[0], txids, kept), states[1]])
@@ -119,7 +119,7 @@ def test_a_missing_receipt_is_a_finding_unless_the_state_forgets_its_oldest_rece
     )
 
 
-def test_the_note_about_forgotten_receipts_names_only_the_compared_range(ledger: LedgerEvidence, states: Any) -> None:
+def test_the_note_about_deleted_receipts_names_only_the_compared_range(ledger: LedgerEvidence, states: Any) -> None:
     found = verified(ledger, [holding(states[0], (), 0), states[1]], first=2, last=4)
     assert said(found) == ([], [f"transactions 2 to 4: state s0 {ALONE}"])
     found = verified(ledger, [holding(states[0], {5}, 1), states[1]], first=2, last=3)
@@ -136,7 +136,7 @@ def test_the_note_about_forgotten_receipts_names_only_the_compared_range(ledger:
         ("accept-loss", "s0", 3, False),
     ],
 )
-def test_missing_receipts_after_an_accepted_state_loss_are_no_findings(
+def test_verify_does_not_report_missing_receipts_after_an_accepted_loss_of_a_state(
     ledger: LedgerEvidence, states: Any, what: str, state: str, txid: int, accepted: bool
 ) -> None:
     evidence = [holding(states[0], (3, 4, 5)), states[1]]
@@ -154,7 +154,7 @@ def test_a_renamed_state_keeps_its_receipts_under_the_former_name(ledger: Ledger
 
 
 @pytest.mark.parametrize(("txids", "missing"), [((3, 4, 5), 0), ((4, 5), 1)])
-def test_a_state_with_the_former_name_of_another_state_has_only_its_own_receipts(
+def test_a_state_that_reuses_the_former_name_of_another_state_has_only_its_own_receipts(
     ledger: LedgerEvidence, states: Any, txids: Any, missing: int
 ) -> None:
     renamed = repaired(ledger, RENAMED, "told", 9, change={"state": "s0", "to": "new", "txid": 3})
@@ -163,7 +163,7 @@ def test_a_state_with_the_former_name_of_another_state_has_only_its_own_receipts
 
 
 @pytest.mark.parametrize(("lost", "is_accepted"), [("redis.a", True), ("redis.a b", False)])
-def test_a_loss_of_one_state_accepts_nothing_for_a_state_whose_name_begins_alike(
+def test_a_loss_of_one_state_does_not_count_for_a_state_whose_name_starts_in_the_same_way(
     books: Books, lost: str, is_accepted: bool
 ) -> None:
     of_a = rechained(books.ledger, t3={"written": {"redis.a": ONE_ROW}})
@@ -173,7 +173,7 @@ def test_a_loss_of_one_state_accepts_nothing_for_a_state_whose_name_begins_alike
     assert (missing in verified(repaired_since, []).findings) is not is_accepted
 
 
-def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: LedgerEvidence, states: Any) -> None:
+def test_verify_finds_a_receipt_of_a_state_that_is_not_in_the_ledger(ledger: LedgerEvidence, states: Any) -> None:
     found = verified(ledger, [held(states[0], 3, written={"other": ONE_ROW}), states[1]])
     assert said(found) == (["transaction 3: its receipts in state s0 and in the ledger differ in written"], [])
 
@@ -191,7 +191,7 @@ def test_a_receipt_of_another_incarnation_is_ignored(ledger: LedgerEvidence, sta
     assert said(found) == (["transaction 2: its receipt in state s1 is missing"], [])
 
 
-def test_a_receipt_that_only_a_state_has_is_named(ledger: LedgerEvidence, states: Any) -> None:
+def test_verify_names_a_receipt_that_only_a_state_contains(ledger: LedgerEvidence, states: Any) -> None:
     without = replace(ledger, histories={txid: each for txid, each in ledger.histories.items() if txid != 3})
     findings, notes = said(verified(without, states))
     missing = [f"transaction 3: state {name} has a receipt of it, but the ledger has none" for name in ("s0", "s1")]
@@ -199,7 +199,7 @@ def test_a_receipt_that_only_a_state_has_is_named(ledger: LedgerEvidence, states
     assert notes == []
 
 
-def test_a_single_changed_receipt_is_found_once(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_single_changed_receipt_is_reported_once(ledger: LedgerEvidence, states: Any) -> None:
     own = ledger.histories[3].receipt
     assert own is not None
     forged = replace(own, rows=9).hash[:16]
@@ -222,7 +222,7 @@ def test_a_single_changed_receipt_is_found_once(ledger: LedgerEvidence, states: 
         ({"text": "nothing"}, 'it is no Receipt: Expected `object`, got `str` ("nothing")'),
     ],
 )
-def test_the_columns_beside_a_receipt_in_a_state_must_agree_with_it(
+def test_the_columns_next_to_a_receipt_in_a_state_must_agree_with_the_receipt(
     ledger: LedgerEvidence, states: Any, change: dict[str, Any], said_of_it: str
 ) -> None:
     kept = list(states[0].receipts)
@@ -231,7 +231,7 @@ def test_the_columns_beside_a_receipt_in_a_state_must_agree_with_it(
     assert findings == [f"transaction 3: its receipt in state s0 was changed: {said_of_it}"]
 
 
-def test_a_receipt_that_a_state_stores_under_another_txid_is_found(ledger: LedgerEvidence, states: Any) -> None:
+def test_verify_finds_a_receipt_that_a_state_stores_under_another_txid(ledger: LedgerEvidence, states: Any) -> None:
     kept = list(states[0].receipts)
     kept[2] = replace(kept[2], txid=2)
     findings, _ = said(verified(ledger, [replace(states[0], receipts=kept), states[1]]))
@@ -242,7 +242,7 @@ def test_a_receipt_that_a_state_stores_under_another_txid_is_found(ledger: Ledge
 # --- what the ledger has forgotten
 
 
-def test_receipts_that_the_ledger_has_forgotten_are_put_together_from_the_states(
+def test_receipts_that_are_no_longer_in_the_ledger_are_built_from_the_states(
     ledger: LedgerEvidence, states: Any
 ) -> None:
     assert verified(forgetting(ledger, 1, 2), states) == Verified(1, 5, (), ())
@@ -250,7 +250,9 @@ def test_receipts_that_the_ledger_has_forgotten_are_put_together_from_the_states
     assert set(chain.receipts[1].written) == {"s0", "s1"}
 
 
-def test_contradicting_receipts_of_states_are_a_finding_and_are_not_used(ledger: LedgerEvidence, states: Any) -> None:
+def test_verify_reports_contradicting_receipts_of_two_states_and_does_not_use_them(
+    ledger: LedgerEvidence, states: Any
+) -> None:
     evidence = [states[0], held(states[1], 1, rows=7)]
     found = verified(forgetting(ledger, 1, 2), evidence)
     assert found == Verified(2, 5, ("transaction 1: the receipts of s0 and s1 contradict each other",), ())
@@ -264,7 +266,7 @@ def test_contradicting_receipts_of_states_are_a_finding_and_are_not_used(ledger:
         ((1,), (), 1, []),
     ],
 )
-def test_a_receipt_of_which_one_state_has_lost_its_part_cannot_be_compared(
+def test_a_receipt_is_not_compared_if_one_state_has_lost_its_part_of_the_receipt(
     ledger: LedgerEvidence, states: Any, forgotten: Any, lost: Any, begins: int, told: list[int]
 ) -> None:
     evidence = [holding(states[0], {1, 2, 3, 4, 5} - set(lost)), states[1]]
@@ -277,7 +279,7 @@ def test_a_receipt_of_which_one_state_has_lost_its_part_cannot_be_compared(
     )
 
 
-def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_receipt(
+def test_receipts_that_all_states_have_changed_in_the_same_way_are_found_by_the_next_receipt(
     ledger: LedgerEvidence, states: Any, books: Books
 ) -> None:
     changed = [held(each, 1, rows=7) for each in states]
@@ -312,7 +314,7 @@ def test_each_field_of_the_history_is_compared_with_its_receipt(
     )
 
 
-def test_a_history_of_another_incarnation_is_found(ledger: LedgerEvidence) -> None:
+def test_verify_finds_the_history_record_of_another_incarnation(ledger: LedgerEvidence) -> None:
     other = replace(ledger, topology=replace(ledger.topology, incarnation="other"))
     findings, _ = said(verified(other, []))
     said_of_each = [each.partition(", its receipt")[0] for each in findings]
@@ -320,12 +322,14 @@ def test_a_history_of_another_incarnation_is_found(ledger: LedgerEvidence) -> No
 
 
 @pytest.mark.parametrize("txid", [6, 7])
-def test_a_transaction_that_is_final_before_its_turn_is_found(ledger: LedgerEvidence, states: Any, txid: int) -> None:
+def test_verify_finds_a_transaction_that_is_final_before_its_turn(
+    ledger: LedgerEvidence, states: Any, txid: int
+) -> None:
     found = said(verified(history(ledger, txid, receipt=None), states))
     assert found == ([f"transaction {txid}: it is final, but transaction 6 has the turn"], [])
 
 
-def test_a_missing_history_record_of_a_final_transaction_is_found(ledger: LedgerEvidence, books: Books) -> None:
+def test_verify_finds_a_missing_history_record_of_a_final_transaction(ledger: LedgerEvidence, books: Books) -> None:
     two, three = (books.receipt(txid).hash[:16] for txid in (2, 3))
     assert said(verified(forgetting(ledger, 3), [])) == (
         [
@@ -336,14 +340,14 @@ def test_a_missing_history_record_of_a_final_transaction_is_found(ledger: Ledger
     )
 
 
-def test_a_chain_that_was_broken_is_found(ledger: LedgerEvidence, books: Books) -> None:
+def test_verify_finds_a_broken_chain_of_receipts(ledger: LedgerEvidence, books: Books) -> None:
     other = rechained(ledger, t3={"previous": ""})
     findings, _ = said(verified(other, []))
     second = of(other.histories[2]).hash[:16]
     assert findings == [f"transaction 3: it follows receipt none, and the receipt of transaction 2 is {second}"]
 
 
-def test_nothing_is_compared_with_a_changed_receipt_as_predecessor(
+def test_a_receipt_is_not_compared_with_a_changed_predecessor(
     ledger: LedgerEvidence,
 ) -> None:
     own = ledger.histories[2].receipt
@@ -355,7 +359,7 @@ def test_nothing_is_compared_with_a_changed_receipt_as_predecessor(
 
 
 @pytest.mark.parametrize("txid", [1, 3, 5])
-def test_a_receipt_that_was_taken_out_of_the_ledger_is_found(ledger: LedgerEvidence, txid: int) -> None:
+def test_verify_finds_a_receipt_that_was_removed_from_the_ledger(ledger: LedgerEvidence, txid: int) -> None:
     findings, _ = said(verified(history(ledger, txid, receipt=None), []))
     assert (
         findings[0]
@@ -366,7 +370,7 @@ def test_a_receipt_that_was_taken_out_of_the_ledger_is_found(ledger: LedgerEvide
 @pytest.mark.parametrize(
     ("forgotten", "rebuilt", "missing", "notes"), [((2, 3), 2, [3], [2]), ((2, 3), 3, [], [2, 3]), ((1, 2), 2, [], [])]
 )
-def test_missing_records_from_before_a_rebuild_are_notes(
+def test_verify_notes_missing_records_from_before_a_rebuild(
     ledger: LedgerEvidence, forgotten: Any, rebuilt: int, missing: list[int], notes: list[int]
 ) -> None:
     other = forgetting(ledger, *forgotten)
@@ -380,7 +384,7 @@ def test_missing_records_from_before_a_rebuild_are_notes(
 
 
 @pytest.mark.parametrize(("receipt", "named"), [("x" * 64, "x" * 16), ("", "none")])
-def test_the_topology_record_names_the_last_receipt(
+def test_the_topology_record_must_contain_the_hash_of_the_last_receipt(
     ledger: LedgerEvidence, states: Any, books: Books, receipt: str, named: str
 ) -> None:
     other = replace(ledger, topology=replace(ledger.topology, receipt=receipt))
@@ -389,7 +393,7 @@ def test_the_topology_record_names_the_last_receipt(
     assert said(verified(other, states, last=4)) == ([], [])
 
 
-def test_the_last_receipt_is_not_compared_if_it_was_changed(ledger: LedgerEvidence) -> None:
+def test_the_hash_of_the_last_receipt_is_not_compared_if_the_receipt_was_changed(ledger: LedgerEvidence) -> None:
     own = ledger.histories[5].receipt
     assert own is not None
     other = replace(ledger, topology=replace(ledger.topology, states={}))
@@ -401,7 +405,7 @@ def test_the_last_receipt_is_not_compared_if_it_was_changed(ledger: LedgerEviden
     ("what", "generation", "whole"), [("ledger-lost", 2, True), ("ledger-lost", 1, False), ("state-lost", 2, False)]
 )
 @pytest.mark.parametrize("began_again", [True, False])
-def test_a_ledger_that_was_rebuilt_begins_a_chain(
+def test_a_rebuilt_ledger_begins_a_new_chain_of_receipts(
     ledger: LedgerEvidence, what: str, generation: int, whole: bool, began_again: bool
 ) -> None:
     """With a receipt since then, or with none yet."""
@@ -418,7 +422,9 @@ def test_a_ledger_that_was_rebuilt_begins_a_chain(
     assert list(found.notes) == ([f"transaction 4: before it, {what}: it went back (ada: restored)"] if told else [])
 
 
-def test_the_first_receipt_of_a_rebuilt_ledger_must_follow_no_receipt(ledger: LedgerEvidence) -> None:
+def test_the_first_receipt_of_a_rebuilt_ledger_must_not_contain_the_hash_of_another_receipt(
+    ledger: LedgerEvidence,
+) -> None:
     later: dict[str, Any] = {"generation": 2}
     other = rechained(ledger, t4={**later, "previous": "x" * 64}, t5=later)
     other = replace(other, topology=replace(other.topology, generation=2))
@@ -440,19 +446,19 @@ def test_the_first_receipt_of_a_rebuilt_ledger_must_follow_no_receipt(ledger: Le
         ({"t5": {"before": 7}}, "transaction 5: it begins at 7, and transaction 4 ended at 4"),
     ],
 )
-def test_each_transaction_must_begin_where_the_previous_one_ended(
+def test_each_transaction_must_begin_at_the_position_where_its_predecessor_ended(
     ledger: LedgerEvidence, changes: Any, finding: str
 ) -> None:
     assert said(verified(rechained(ledger, **changes), [])) == ([finding], [])
 
 
-def test_only_positions_of_the_range_are_compared(ledger: LedgerEvidence) -> None:
+def test_only_positions_of_the_compared_range_are_compared(ledger: LedgerEvidence) -> None:
     other = rechained(ledger, t2={"before": 7}, t4={"before": 9}, t5={"before": 8})
     findings, _ = said(verified(other, [], first=3, last=4))
     assert findings == ["transaction 4: it begins at 9, and transaction 3 ended at 3"]
 
 
-def test_a_position_whose_neighbour_is_unknown_is_not_compared(ledger: LedgerEvidence) -> None:
+def test_a_position_is_not_compared_if_the_adjacent_position_is_unknown(ledger: LedgerEvidence) -> None:
     other = history(rechained(ledger, t5={"before": 8}), 3, receipt=None)
     findings, _ = said(verified(other, []))
     assert [each for each in findings if "begins" in each] == [
@@ -478,7 +484,7 @@ LONG = {"a": "x" * 100}
         ({"a": 1}, as_kept(LONG, 9), [("", {"a": 1}, as_kept(LONG, 9))]),
     ],
 )
-def test_positions_are_compared_by_partition_if_both_are_kept_whole(
+def test_positions_are_compared_by_partition_if_both_are_stored_completely(
     ledger: LedgerEvidence, one: Any, two: Any, apart: Any
 ) -> None:
     partitioned = replace(ledger, topology=replace(ledger.topology, partitioned=True))
@@ -496,20 +502,20 @@ def fence(state: StateEvidence, **token: Any) -> StateEvidence:
     return replace(state, fence=replace(own, token=replace(own.token, **token)))
 
 
-def test_a_state_without_fence_and_receipts_is_named(ledger: LedgerEvidence, states: Any) -> None:
+def test_verify_reports_a_state_without_a_fence_and_without_receipts(ledger: LedgerEvidence, states: Any) -> None:
     own = StateEvidence("own", None, None)
     note = "state own: it keeps no fence and no receipts; only the ledger knows its commits"
     assert said(verified(ledger, [*states, own])) == ([], [note])
     assert said(verified(ledger, [*states, own], last=4)) == ([], [])
 
 
-def test_the_fence_of_a_state_without_receipts_is_compared(ledger: LedgerEvidence, states: Any) -> None:
+def test_verify_compares_the_fence_of_a_state_that_has_no_receipts(ledger: LedgerEvidence, states: Any) -> None:
     own = replace(fence(states[0], txid=4), receipts=None)
     finding = "state s0: its fence says transaction 4, and 5 was committed to it"
     assert said(verified(ledger, [own, states[1]])) == ([finding], [])
 
 
-def test_a_state_to_which_nothing_was_committed_needs_no_fence(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_state_without_commits_needs_no_fence(ledger: LedgerEvidence, states: Any) -> None:
     assert said(verified(ledger, [*states, StateEvidence("new", None, ())])) == ([], [])
 
 
@@ -522,7 +528,7 @@ def test_a_state_to_which_nothing_was_committed_needs_no_fence(ledger: LedgerEvi
         (7, 7, ""),
     ],
 )
-def test_the_txid_of_a_fence_is_that_of_the_last_commit_or_of_the_turn(
+def test_the_txid_in_a_fence_is_the_last_commit_of_the_state_or_the_current_transaction(
     ledger: LedgerEvidence, states: Any, txid: int, latest: int, finding: str
 ) -> None:
     for topology in (ledger.topology, replace(ledger.topology, states={"s1": 5})):
@@ -551,7 +557,7 @@ def test_the_batch_in_a_fence_is_compared_with_the_receipt(ledger: LedgerEvidenc
 
 
 @pytest.mark.parametrize("batch", ["nothing", '{"rows":5}', "[]", "x" * 50])
-def test_an_unreadable_batch_in_a_fence_is_found(ledger: LedgerEvidence, states: Any, batch: str) -> None:
+def test_verify_finds_an_unreadable_batch_in_a_fence(ledger: LedgerEvidence, states: Any, batch: str) -> None:
     own: Any = states[0].fence
     findings, _ = said(verified(ledger, [replace(states[0], fence=replace(own, batch=batch)), states[1]]))
     said_of_it = f"state s0: its fence says batch {json.dumps(batch[:40])}, the receipt of transaction 5"
@@ -564,7 +570,7 @@ def test_an_unreadable_batch_in_a_fence_is_found(ledger: LedgerEvidence, states:
 @pytest.mark.parametrize(
     ("last", "rebuilt", "is_found"), [(4, 0, True), (4, 4, False), (4, 3, True), (5, 0, False), (5, 5, False)]
 )
-def test_the_last_transaction_of_a_state_is_compared_unless_the_ledger_was_rebuilt_since(
+def test_the_last_transaction_of_a_state_is_compared_unless_the_ledger_was_rebuilt_later(
     ledger: LedgerEvidence, states: Any, last: int, rebuilt: int, is_found: bool
 ) -> None:
     topology = replace(ledger.topology, states={"s0": last, "s1": 5}, rebuilt=rebuilt)
@@ -573,7 +579,7 @@ def test_the_last_transaction_of_a_state_is_compared_unless_the_ledger_was_rebui
     assert (text in findings) is is_found
 
 
-def test_a_state_without_a_known_receipt_is_not_compared(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_state_whose_receipts_are_no_longer_known_is_not_compared(ledger: LedgerEvidence, states: Any) -> None:
     topology = replace(ledger.topology, states={**ledger.topology.states, "old": 3})
     assert said(verified(replace(ledger, topology=topology), states)) == ([], [])
 
@@ -581,7 +587,7 @@ def test_a_state_without_a_known_receipt_is_not_compared(ledger: LedgerEvidence,
 # --- what a person has to know
 
 
-def test_losses_and_changed_rows_are_notes(ledger: LedgerEvidence) -> None:
+def test_verify_notes_accepted_losses_and_rows_that_were_decided_again(ledger: LedgerEvidence) -> None:
     other = rechained(ledger, t2={"lost": ["row 7"], "changed": [AGAIN]}, t3={"lost": ["row 9"]})
     notes = [
         "transaction 2: before it, accepted as lost: row 7",
@@ -595,7 +601,7 @@ def test_losses_and_changed_rows_are_notes(ledger: LedgerEvidence) -> None:
 
 
 @pytest.mark.parametrize(("again", "after"), [(None, ""), (9, "; its rows are in transaction 9")])
-def test_a_skip_is_a_note_that_says_where_its_rows_are_now(
+def test_verify_notes_a_skip_and_says_where_its_rows_are_now(
     ledger: LedgerEvidence, again: int | None, after: str
 ) -> None:
     other = rechained(ledger, t2={"outcome": "SKIPPED", "skip": AUDIT})
@@ -603,19 +609,21 @@ def test_a_skip_is_a_note_that_says_where_its_rows_are_now(
     assert said(verified(other, [])) == ([], [f"transaction 2: skipped: bad rows (ada, {THEN}){after}"])
 
 
-def test_a_skipped_receipt_without_a_person_is_a_finding_and_not_a_note(ledger: LedgerEvidence) -> None:
+def test_verify_reports_the_receipt_of_a_skip_without_a_person_and_does_not_only_note_it(
+    ledger: LedgerEvidence,
+) -> None:
     findings, notes = said(verified(rechained(ledger, t2={"outcome": "SKIPPED"}, t3={"skip": AUDIT}), []))
     assert findings[0] == 'transaction 2: the ledger says outcome "COMMITTED", its receipt "SKIPPED"'
     assert notes == []
 
 
-def test_a_skip_that_the_ledger_has_forgotten_is_known_from_the_states(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_skip_that_is_no_longer_in_the_ledger_is_found_in_the_states(ledger: LedgerEvidence, states: Any) -> None:
     skipped: dict[str, Any] = {"outcome": "SKIPPED", "skip": AUDIT}
     found = verified(forgetting(ledger, 1, 2), [held(each, 1, **skipped) for each in states])
     assert f"transaction 1: skipped: bad rows (ada, {THEN})" in found.notes
 
 
-def test_a_repair_is_a_note_of_the_first_transaction_after_it(ledger: LedgerEvidence) -> None:
+def test_verify_notes_a_repair_before_the_first_transaction_after_it(ledger: LedgerEvidence) -> None:
     later = {"generation": 3}
     other = rechained(ledger, t4=later, t5=later)
     other = replace(other, topology=replace(other.topology, generation=3))
@@ -628,7 +636,9 @@ def test_a_repair_is_a_note_of_the_first_transaction_after_it(ledger: LedgerEvid
 # --- in all
 
 
-def test_a_verified_range_names_its_first_and_last_proven_transaction(ledger: LedgerEvidence, states: Any) -> None:
+def test_the_result_for_a_range_names_its_first_and_last_proven_transaction(
+    ledger: LedgerEvidence, states: Any
+) -> None:
     assert verified(ledger, states, first=3) == Verified(3, 5, (), ())
     assert verified(ledger, states, last=9) == Verified(1, 5, (), ())
     assert verified(ledger, states, last=2) == Verified(1, 2, (), ())
@@ -648,7 +658,7 @@ def test_a_ledger_without_receipts_proves_no_transaction(ledger: LedgerEvidence)
 
 
 @pytest.mark.parametrize(("length", "shown"), [(78, 80), (79, 81)])
-def test_a_long_value_is_shown_in_short(length: int, shown: int) -> None:
+def test_a_long_value_is_shortened(length: int, shown: int) -> None:
     text = in_short("x" * length)
     assert len(text) == shown
     assert text.endswith("x…" if length > 78 else 'x"')

@@ -92,7 +92,7 @@ class Counting(MemoryStore):
 
 
 @pytest.mark.parametrize("txid", [4, 99_999_999, 10**30, 0, -1])
-def test_a_txid_that_was_never_allocated_is_refused_with_a_fixed_number_of_reads(txid: int) -> None:
+def test_a_txid_that_was_never_allocated_is_refused_after_a_fixed_number_of_reads(txid: int) -> None:
     store = Counting()
     topology = Topology(lambda: store, "/tx", [])
     for number in (1, 2, 3):
@@ -105,7 +105,7 @@ def test_a_txid_that_was_never_allocated_is_refused_with_a_fixed_number_of_reads
     assert set(store.asked) <= {paths.record, paths.current, paths.allocated, *opened}
 
 
-def test_the_view_of_a_transaction_reads_only_its_record_and_earlier_open_records() -> None:
+def test_the_view_of_a_transaction_reads_only_its_record_and_the_records_of_earlier_open_ones() -> None:
     store = Counting()
     topology = Topology(lambda: store, "/tx", [])
     runs = [Run(topology, f"r{number}") for number in (1, 2, 3, 4)]
@@ -130,13 +130,13 @@ def test_topologies_directly_below_the_zookeeper_root_are_found() -> None:
     assert topologies(store, "/") == ("flights",)
 
 
-def test_a_missing_topology_is_named(store: Meddled, topology: Topology) -> None:
+def test_the_error_for_the_view_of_a_missing_topology_names_it(store: Meddled, topology: Topology) -> None:
     with pytest.raises(UnknownTransaction, match="'trace'"):
         view(topology)
 
 
 @pytest.mark.parametrize("name", ["9", "junk"])
-def test_a_record_that_vanishes_between_listing_and_reading_is_left_out(
+def test_a_record_that_is_deleted_between_listing_and_reading_is_omitted(
     store: Meddled, topology: Topology, runs: list[Run], name: str
 ) -> None:
     paths = topology.paths
@@ -147,7 +147,9 @@ def test_a_record_that_vanishes_between_listing_and_reading_is_left_out(
     assert LedgerView(store, paths).repairs() == ()
 
 
-def test_an_ack_that_is_gone_before_it_is_read_is_left_out(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+def test_an_ack_that_is_deleted_before_it_is_read_is_omitted(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
     record = topology.record(2)
     assert record is not None
     store.also[topology.paths.acks(record.acks)] = ("other@-1",)
@@ -162,7 +164,7 @@ def test_a_transaction_that_becomes_final_during_the_read_is_shown_once_beyond_t
     assert shown(topology, recent=1) == {2: "COMMITTED", 3: "PROCESSING"}
 
 
-def test_no_transaction_is_called_stale_when_the_turn_moves_on_during_the_read(
+def test_no_transaction_is_shown_as_stale_when_the_turn_moves_during_the_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.after[topology.paths.current] = runs[1].commit
@@ -170,7 +172,7 @@ def test_no_transaction_is_called_stale_when_the_turn_moves_on_during_the_read(
     assert not any(each.stale for each in view(topology).transactions)
 
 
-def test_the_position_before_the_turn_is_not_missed_when_the_turn_moves_on_during_the_read(
+def test_a_transaction_is_not_shown_as_stale_when_its_predecessor_ends_during_the_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.after[topology.paths.transaction(3)] = runs[1].commit
@@ -179,7 +181,7 @@ def test_the_position_before_the_turn_is_not_missed_when_the_turn_moves_on_durin
 
 
 @pytest.mark.parametrize("damage", [True, False])
-def test_a_position_that_is_needed_and_cannot_be_read_is_named(
+def test_the_path_of_a_needed_position_that_cannot_be_read_is_reported(
     store: Meddled, topology: Topology, runs: list[Run], damage: bool
 ) -> None:
     meta = topology.paths.meta(1)
@@ -189,7 +191,9 @@ def test_a_position_that_is_needed_and_cannot_be_read_is_named(
     assert shown(topology) == {1: "COMMITTED", 2: "UNREADABLE", 3: "PROCESSING"}
 
 
-def test_an_open_transaction_that_is_missing_is_named(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+def test_an_open_transaction_whose_record_is_missing_is_reported(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
     path = topology.paths.transaction(2)
     store.multi([], [Delete(path)])
     found = view(topology)
@@ -200,7 +204,9 @@ def test_an_open_transaction_that_is_missing_is_named(store: Meddled, topology: 
     ]
 
 
-def test_a_ledger_that_never_settles_is_refused(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+def test_a_view_fails_if_the_ledger_changes_during_each_of_fifty_reads(
+    store: Meddled, topology: Topology, runs: list[Run]
+) -> None:
     """Each time its counter is read, the turn has moved on."""
     turn = iter(range(1000))
 
@@ -216,7 +222,7 @@ def test_a_ledger_that_never_settles_is_refused(store: Meddled, topology: Topolo
 # --- one transaction
 
 
-def test_the_batch_of_an_open_transaction_may_vanish_during_the_read(
+def test_the_batch_of_an_open_transaction_may_be_deleted_during_the_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     meta = topology.paths.meta(3)
@@ -226,7 +232,7 @@ def test_the_batch_of_an_open_transaction_may_vanish_during_the_read(
     assert transaction_details(store, topology.paths, 3).batch is None
 
 
-def test_a_damaged_batch_is_named(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+def test_the_path_of_a_damaged_batch_is_reported(store: Meddled, topology: Topology, runs: list[Run]) -> None:
     store.multi([], [Put(topology.paths.meta(3), b"?")])
     with pytest.raises(UnreadableRecord, match=topology.paths.meta(3)):
         transaction_details(store, topology.paths, 3)
@@ -249,7 +255,7 @@ def test_the_rows_of_a_skipped_transaction_are_shown_until_its_readmission(topol
     assert transaction_details(topology.store(), topology.paths, 2).batch is None
 
 
-def test_details_of_open_and_final_transactions_say_whether_rows_are_by_partition(store: Meddled) -> None:
+def test_the_view_of_open_and_final_transactions_shows_whether_the_batch_has_partitions(store: Meddled) -> None:
     topology = Topology(lambda: store, "/tx", [], partitioned=True)
     first, second = (Run(topology, f"r{number}") for number in (1, 2))
     first.whole({"a": 2})
@@ -257,7 +263,7 @@ def test_details_of_open_and_final_transactions_say_whether_rows_are_by_partitio
     assert [transaction_details(store, topology.paths, txid).partitioned for txid in (1, 2)] == [True, True]
 
 
-def test_the_acks_of_instances_are_named_with_their_index(topology: Topology) -> None:
+def test_the_acks_of_mapped_instances_are_shown_with_their_index(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     ledger = topology.ledger()
@@ -281,7 +287,7 @@ def test_only_the_owner_of_the_current_grant_is_shown(store: Meddled, topology: 
 # --- what `verify` reads
 
 
-def test_ledger_evidence_is_of_one_moment_although_the_turn_moves_on(
+def test_the_evidence_of_a_ledger_is_consistent_although_the_turn_moves_during_the_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.after[topology.paths.histories] = runs[1].commit
@@ -289,7 +295,7 @@ def test_ledger_evidence_is_of_one_moment_although_the_turn_moves_on(
     assert (found.current, set(found.histories), found.position) == (2, {1}, 2)
 
 
-def test_a_position_that_verify_needs_and_cannot_read_is_named(
+def test_verify_names_a_needed_position_that_cannot_be_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.multi([], [Delete(topology.paths.meta(1))])
@@ -297,7 +303,7 @@ def test_a_position_that_verify_needs_and_cannot_read_is_named(
         ledger_evidence(store, topology.paths)
 
 
-def test_a_history_record_that_vanishes_while_verify_reads_is_left_out(
+def test_a_history_record_that_is_deleted_while_verify_reads_is_omitted(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.also[topology.paths.histories] = ("9",)

@@ -37,7 +37,7 @@ def column(*values: Any) -> list[Any]:
     return found
 
 
-def test_a_key_that_first_appears_in_a_later_row_is_a_column_with_null_in_earlier_rows() -> None:
+def test_a_key_that_first_occurs_in_a_later_row_becomes_a_column_with_null_in_earlier_rows() -> None:
     rows = [{"k": "a"}, {"k": "b", "amount": 5}, {"amount": 6}]
     assert table_of(rows).to_pylist() == [
         {"k": "a", "amount": None}, {"k": "b", "amount": 5}, {"k": None, "amount": 6},
@@ -59,7 +59,7 @@ def test_a_key_that_first_appears_in_a_later_row_is_a_column_with_null_in_earlie
     ],
     ids=str,
 )
-def test_values_of_one_type_are_not_changed(values: list[Any]) -> None:
+def test_values_that_all_have_one_type_are_stored_unchanged(values: list[Any]) -> None:
     found = column(*values)
     assert list(map(_utc, found)) == list(map(_utc, values))
 
@@ -98,7 +98,7 @@ def test_a_nan_in_a_list_stays_a_nan() -> None:
     ],
     ids=str,
 )
-def test_a_value_that_its_column_would_change_is_refused_with_its_row(values: list[Any]) -> None:
+def test_the_error_for_a_value_that_the_type_of_its_column_would_change_names_its_row(values: list[Any]) -> None:
     with pytest.raises(NoTable, match=rf"^row {len(values)}: n = ") as refused:
         column(None, *values)
     assert "\n" not in str(refused.value)
@@ -128,7 +128,9 @@ def test_a_value_that_its_column_would_change_is_refused_with_its_row(values: li
         (pa.table([[1], [2]], ["a", "a"]), "column a occurs twice"),
     ],
 )
-def test_a_frame_or_row_that_no_file_can_hold_is_refused_with_the_reason(rows: Any, problem: str) -> None:
+def test_the_error_for_a_data_frame_or_row_that_cannot_be_stored_in_a_file_gives_the_reason(
+    rows: Any, problem: str
+) -> None:
     with pytest.raises(NoTable, match=problem):
         table_of(rows)
 
@@ -147,7 +149,7 @@ def test_a_frame_or_row_that_no_file_can_hold_is_refused_with_the_reason(rows: A
         (pa.table({"n": [1]}).to_batches()[0], [{"n": 1}]),
     ],
 )
-def test_the_columns_of_a_frame_and_its_named_index_become_columns(frame: Any, rows: list[Any]) -> None:
+def test_the_columns_of_a_data_frame_and_its_named_index_become_columns(frame: Any, rows: list[Any]) -> None:
     assert table_of(frame).to_pylist() == rows
 
 
@@ -190,7 +192,9 @@ LONG = "a text that is longer than a view holds by itself"
     ],
     ids=str,
 )
-def test_equal_values_of_each_library_have_one_form(frame: Any, kind: str, values: list[Any]) -> None:
+def test_equal_values_of_different_libraries_are_stored_as_the_same_type(
+    frame: Any, kind: str, values: list[Any]
+) -> None:
     found = table_of(frame)
     assert str(found.schema.field("n").type) == kind
     assert found.column("n").to_pylist() == values
@@ -233,7 +237,7 @@ def test_equal_values_of_each_library_have_one_form(frame: Any, kind: str, value
         ),
     ],
 )
-def test_a_frame_without_a_supported_form_is_refused_with_the_call_that_converts_it(
+def test_the_error_for_a_data_frame_that_is_not_supported_names_the_call_that_converts_it(
     frame: Any, problem: str, remedy: str
 ) -> None:
     with pytest.raises(NoTable) as refused:
@@ -243,7 +247,7 @@ def test_a_frame_without_a_supported_form_is_refused_with_the_call_that_converts
     assert refused.value.remedy == remedy
 
 
-def test_the_number_of_a_refused_row_counts_all_batches() -> None:
+def test_the_row_number_in_an_error_counts_the_rows_of_all_batches() -> None:
     batches = [pa.record_batch({"n": pa.array([each], pa.uint64())}) for each in (1, 2, 2**64 - 1)]
     with pytest.raises(NoTable, match="row 2: n = 18446744073709551615 is greater"):
         table_of(pa.Table.from_batches(batches))
@@ -252,7 +256,7 @@ def test_the_number_of_a_refused_row_counts_all_batches() -> None:
         table_of(pa.Table.from_batches(times))
 
 
-def test_an_integer_beside_floats_is_refused_in_a_32_bit_column_that_cannot_hold_it() -> None:
+def test_an_integer_in_a_column_of_32_bit_floats_is_refused_if_the_type_cannot_represent_it() -> None:
     types = {"a": pa.float32()}
     assert reader_of_dicts([{"a": 0.5}, {"a": 2**25}], types).read_all().to_pylist() == [{"a": 0.5}, {"a": 2.0**25}]
     with pytest.raises(
@@ -261,7 +265,7 @@ def test_an_integer_beside_floats_is_refused_in_a_32_bit_column_that_cannot_hold
         reader_of_dicts([{"a": 0.5}, {"a": 2**24 + 1}], types).read_all()
 
 
-def test_dicts_have_their_declared_columns_and_no_type_that_a_reader_does_not_know() -> None:
+def test_dicts_have_their_declared_columns_and_a_type_that_readers_do_not_support_is_refused() -> None:
     types = {"a": pa.int32(), "b": None}
     assert reader_of_dicts((), types).read_all().schema == pa.schema({"a": pa.int32(), "b": pa.null()})
     found = reader_of_dicts([{"b": 1}], types).read_all()
@@ -271,7 +275,7 @@ def test_dicts_have_their_declared_columns_and_no_type_that_a_reader_does_not_kn
         reader_of_dicts([{"b": dt.timedelta(1)}], types)
 
 
-def test_a_stream_is_read_batch_by_batch_and_fails_with_its_own_error() -> None:
+def test_a_stream_is_read_batch_by_batch_and_its_own_error_is_raised() -> None:
     taken = []
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -288,7 +292,7 @@ def test_a_stream_is_read_batch_by_batch_and_fails_with_its_own_error() -> None:
         reader.read_all()
 
 
-def test_a_refusal_of_staged_rows_names_task_row_column_and_value(tmp_path: Path) -> None:
+def test_the_error_for_a_staged_row_names_the_task_and_the_row_and_the_column_and_the_value(tmp_path: Path) -> None:
     where = StagingArea(str(tmp_path)).try_dir("t", TransactionAttempt(1, 1), TaskTry("extract", -1, "1"))
     with pytest.raises(StagingError, match=r"Output 'rows' of task extract .*row 1: n = True"):
         write_rows(where, "rows", [{"n": 2.5}, {"n": True}])
@@ -332,7 +336,9 @@ WITHIN: dict[str, Any] = {
 
 @pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN.keys())
 @pytest.mark.parametrize(("values", "problem"), BEYOND.values(), ids=BEYOND.keys())
-def test_a_value_that_python_or_spark_lacks_is_refused_at_every_depth(values: Any, problem: str, within: Any) -> None:
+def test_a_value_that_python_or_spark_does_not_support_is_refused_at_every_depth(
+    values: Any, problem: str, within: Any
+) -> None:
     made = pa.table({"n": within(values)})
     for frame, row in ((made, 1), (made.slice(1), 0)):
         with pytest.raises(NoTable, match=f"row {row}: n = .*{problem}"):
@@ -340,7 +346,7 @@ def test_a_value_that_python_or_spark_lacks_is_refused_at_every_depth(values: An
     assert table_of(made.slice(0, 1)).num_rows == 1
 
 
-def test_a_null_before_a_wrong_value_counts_as_a_row() -> None:
+def test_a_null_before_an_invalid_value_counts_as_a_row_in_the_error() -> None:
     lists = pa.array([None, [0], [0, 2_932_897]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
     sized = pa.array([None, [0, 2_932_897]], pa.list_(pa.int32(), 2)).cast(pa.list_(pa.date32(), 2))
     for values, row in ((lists, 2), (sized, 1)):
@@ -388,7 +394,7 @@ def test_a_value_of_a_library_that_no_reader_supports_is_refused(frame: Any, pro
     ],
     ids=lambda column: str(column.dtype),
 )
-def test_nan_of_pandas_is_null_in_each_of_its_types(column: Any) -> None:
+def test_nan_in_pandas_is_null_in_each_of_its_types(column: Any) -> None:
     assert table_of(pd.DataFrame({"n": column})).to_pylist() == [{"n": None}, {"n": 1.0}]
 
 
@@ -402,13 +408,13 @@ def test_nan_of_pandas_is_null_in_each_of_its_types(column: Any) -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )
-def test_nan_of_pandas_is_null_at_every_depth(given: Any, kind: Any, found: Any) -> None:
+def test_nan_in_pandas_is_null_at_every_depth(given: Any, kind: Any, found: Any) -> None:
     frame = pd.DataFrame({"n": pd.Series(pa.array(given, kind), dtype=pd.ArrowDtype(kind))})
     assert table_of(frame).column("n").to_pylist(maps_as_pydicts="strict") == found
     if not pa.types.is_map(kind):
         assert table_of(pd.DataFrame({"n": pd.Series(given, dtype=object)})).column("n").to_pylist() == found
 
 
-def test_rows_without_a_column_are_refused_and_not_lost() -> None:
+def test_rows_without_columns_are_refused_and_not_lost() -> None:
     with pytest.raises(NoTable, match="2 rows have no columns"):
         table_of(pa.table({"n": [1, 2]}).select([]))

@@ -51,7 +51,7 @@ def accepted(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_column_of_a_single_edge_text_is_read_or_refused_as_by_the_rule(name: str) -> None:
+def test_a_column_with_one_edge_text_is_read_or_refused_in_the_same_way_as_row_by_row(name: str) -> None:
     differ = [
         (text[:50], expected, found)
         for text in EDGES
@@ -61,7 +61,7 @@ def test_a_column_of_a_single_edge_text_is_read_or_refused_as_by_the_rule(name: 
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_column_of_an_edge_text_beside_an_ordinary_text_is_read_or_refused_as_by_the_rule(name: str) -> None:
+def test_an_edge_text_next_to_an_ordinary_text_is_read_or_refused_like_row_by_row(name: str) -> None:
     ordinary = accepted(name)[0]
     differ = [
         (text[:50], expected, found)
@@ -73,23 +73,25 @@ def test_a_column_of_an_edge_text_beside_an_ordinary_text_is_read_or_refused_as_
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_column_of_all_accepted_texts_is_read_as_by_the_rule(name: str) -> None:
+def test_a_column_of_accepted_texts_is_read_in_the_same_way_as_row_by_row(name: str) -> None:
     texts = [None, *accepted(name), None]
     assert repr(as_a_column(name, texts)) == repr(by_the_rule(name, texts))
 
 
 @given(name=st.sampled_from(TYPES), texts=st.lists(st.none() | TEXTS, max_size=5))
-def test_a_column_of_arbitrary_texts_is_read_or_refused_as_by_the_rule(name: str, texts: list[str | None]) -> None:
+def test_a_column_of_arbitrary_texts_is_read_or_refused_in_the_same_way_as_row_by_row(
+    name: str, texts: list[str | None]
+) -> None:
     assert repr(as_a_column(name, texts)) == repr(by_the_rule(name, texts))
 
 
-def test_the_part_of_a_column_has_its_own_texts() -> None:
+def test_a_slice_of_a_column_contains_only_its_own_texts() -> None:
     texts = pa.array(["x", "2013-01-31T10:00:00Z", "2013-01-31T11:00:00Z", "y"])
     column = typed_column(texts[1:3], KINDS["TIMESTAMP"], ARROW["TIMESTAMP"])
     assert [each["c"].hour for each in batch_rows(pa.record_batch([column], names=["c"]))] == [10, 11]
 
 
-def test_moments_of_rows_are_in_utc() -> None:
+def test_times_in_rows_are_in_utc() -> None:
     column = pa.array([dt.datetime(2013, 1, 31, 10, tzinfo=dt.timezone.utc), None], pa.timestamp("us", "UTC"))
     (first, second) = batch_rows(pa.record_batch([column], names=["c"]))
     assert first["c"].tzinfo is dt.timezone.utc
@@ -103,7 +105,7 @@ def test_moments_of_rows_are_in_utc() -> None:
     content=st.text('a,"\n\r', max_size=40).map(str.encode), size=st.integers(1, 12), quote=st.sampled_from([b"", b'"'])
 )
 @example(content=b"ab\r\ncd", size=3, quote=b"")
-def test_blocks_divide_a_file_only_at_the_ends_of_rows(content: bytes, size: int, quote: bytes) -> None:
+def test_a_file_is_divided_into_blocks_only_at_the_ends_of_rows(content: bytes, size: int, quote: bytes) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_rows, "BLOCK", size)
         found = [*line_blocks(io.BytesIO(content), quote)]
@@ -114,7 +116,7 @@ def test_blocks_divide_a_file_only_at_the_ends_of_rows(content: bytes, size: int
         assert not quote or block.count(quote) % 2 == 0
 
 
-def test_a_block_is_no_longer_than_needed_for_a_row() -> None:
+def test_a_block_is_only_as_long_as_its_rows_require() -> None:
     content = b"x" * 10 + b"\n" + b"y" * 10 + b"\n"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_rows, "BLOCK", 4)
@@ -182,7 +184,7 @@ def _named(encoding: str) -> str:
     size=st.integers(3, 30),
     few=st.sampled_from([0, 1, 100]),
 )
-def test_a_csv_file_has_the_rows_and_refusals_of_the_rule(
+def test_a_csv_file_that_is_read_in_blocks_has_the_same_rows_and_refusals_as_row_by_row(
     several_processors: None, parts: list[str], form: str, columns: str, by_name: bool, size: int, few: int
 ) -> None:
     options = _FORMATS[form]
@@ -198,7 +200,7 @@ def test_a_csv_file_has_the_rows_and_refusals_of_the_rule(
         assert found == expected
 
 
-def test_threads_prove_the_next_blocks_of_a_large_file_and_hold_few(
+def test_threads_read_the_next_blocks_of_a_large_file_and_keep_only_a_few_of_them(
     several_processors: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Noted(CsvRows):
@@ -220,7 +222,9 @@ def test_threads_prove_the_next_blocks_of_a_large_file_and_hold_few(
     assert [each == own for each in Noted.provers] == [True] * 2 + [False] * (len(Noted.provers) - 2)
 
 
-def test_arrow_reads_the_flights_without_the_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_reads_all_blocks_of_the_flights_and_no_block_is_read_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def by_rows(*_: Any) -> Any:
         raise AssertionError("the rule was asked")
 
@@ -245,12 +249,12 @@ def test_arrow_reads_the_flights_without_the_rule(tmp_path: Path, monkeypatch: p
         ("a\n", "Expected 2 columns"),
     ],
 )
-def test_a_block_that_readers_divide_differently_is_not_proven(block: str, cause: str) -> None:
+def test_a_block_that_readers_divide_differently_is_read_row_by_row(block: str, cause: str) -> None:
     written = CsvFormat.of({"header": True})
     with pytest.raises(NotProven, match=cause):
         csv_batch(block.encode(), {"a": pa.string(), "b": pa.string()}, written)
 
 
-def test_a_blank_line_of_one_column_is_not_proven() -> None:
+def test_a_blank_line_in_a_file_with_one_column_is_read_row_by_row() -> None:
     with pytest.raises(NotProven, match="blank line"):
         csv_batch(b"x\n \t\ny\n", {"a": pa.string()}, CsvFormat.of({}))

@@ -40,7 +40,7 @@ def _in_spark(kind: PlainType) -> Any:
 
 
 @every_type
-def test_each_name_of_a_type_gives_the_same_type(kind: PlainType) -> None:
+def test_each_spelling_of_a_type_means_the_same_type(kind: PlainType) -> None:
     assert str(kind.arrow_type()) == kind.arrow
     assert ColumnType.of_arrow(kind.arrow_type()) == kind
     assert _in_spark(kind).simpleString() == kind.ddl.lower()
@@ -50,28 +50,28 @@ def test_each_name_of_a_type_gives_the_same_type(kind: PlainType) -> None:
 
 
 @every_type
-def test_a_table_of_delta_has_a_column_of_the_type(kind: PlainType) -> None:
+def test_a_column_of_a_delta_table_can_have_the_type(kind: PlainType) -> None:
     (field,) = of_arrow(pa.schema([("c", kind.arrow_type())]))["fields"]
     assert nullable(field["type"]) == kind.delta
     assert arrow_type(kind.delta) == kind.arrow_type()
 
 
 @every_type
-def test_python_and_spark_hash_rows_of_the_type_with_one_mark(kind: PlainType) -> None:
+def test_rows_of_the_type_are_hashed_in_the_same_form_by_python_and_by_spark(kind: PlainType) -> None:
     batch = pa.record_batch({"c": pa.nulls(2, kind.arrow_type())})
     assert digest_of_batch(batch).form == form_of_columns(["c"])
     assert _is_hashed(_in_spark(kind))
     assert _hashed(_in_spark(kind)) == kind.hashed
 
 
-def test_each_declared_type_has_a_proof_and_is_tried_at_its_edges() -> None:
+def test_each_declared_type_has_a_block_reader_and_is_tested_with_edge_values() -> None:
     assert set(_PROOFS) == set(map(type, DECLARED))
     tried = {kind.ddl.partition("(")[0] for name in TYPES for kind in columns_of(f"c {name}").values()}
     assert tried == {each.ddl.partition("(")[0] for each in DECLARED}
 
 
 @every_type
-def test_a_type_accepts_arrow_types_whose_values_it_holds(kind: PlainType) -> None:
+def test_a_type_accepts_arrow_types_whose_values_it_can_store(kind: PlainType) -> None:
     taken = [each.removeprefix("large_").removesuffix("_view") for each in kind.takes]
     narrower = {each.arrow: each for each in COLUMN_TYPES.values()}
     for name in taken:
@@ -83,7 +83,7 @@ def test_a_type_accepts_arrow_types_whose_values_it_holds(kind: PlainType) -> No
 
 
 @every_state_type
-def test_arrow_and_json_hold_each_value_of_a_type_of_states(kind: str) -> None:
+def test_arrow_and_json_can_store_each_value_of_a_type_that_states_support(kind: str) -> None:
     rows = [{"c": value} for value in [*EXAMPLES[kind], None]]
     table = to_arrow(rows, {"c": kind})
     assert table.schema.field("c").type == COLUMN_TYPES[STATE_TYPES[kind].column].arrow_type()
@@ -92,18 +92,18 @@ def test_arrow_and_json_hold_each_value_of_a_type_of_states(kind: str) -> None:
     assert kind not in KEY_TYPES or {type_of(value) for value in EXAMPLES[kind]} == {kind}
 
 
-def test_the_suites_try_each_type_of_states() -> None:
+def test_the_test_suites_cover_each_type_that_states_support() -> None:
     assert list(EXAMPLES) == list(STATE_TYPES)
     assert list(CLASSES) == list(KEY_TYPES)
 
 
 @pytest.mark.parametrize("dialect", [Sqlite, Postgres, MySql])
-def test_a_database_has_each_type_of_states(dialect: Any) -> None:
+def test_each_database_supports_each_type_that_states_support(dialect: Any) -> None:
     assert list(dialect.types) == list(STATE_TYPES)
 
 
 @every_state_type
-def test_a_column_that_was_made_for_a_type_is_found_as_this_type(kind: str) -> None:
+def test_a_column_that_was_created_for_a_type_is_recognized_as_this_type(kind: str) -> None:
     declared = Sqlite().spelled(sqlite.dialect())[kind]
     assert sqlite_type(declared) == kind
     assert pg_type(Postgres.types[kind]) == kind
@@ -125,12 +125,14 @@ TIMES = ("date", "timestamp", "timestamptz")
         ),
     ],
 )
-def test_a_value_of_each_type_is_written_for_a_database(said: Collection[str], as_it_is: Collection[str]) -> None:
+def test_a_value_of_each_type_can_be_written_as_sql_for_a_database(
+    said: Collection[str], as_it_is: Collection[str]
+) -> None:
     """A type that a room leaves out of its map is sent as its text, or as JSON has it: these are listed here."""
     assert {*said, *as_it_is} == set(STATE_TYPES)
     assert not {*said} & {*as_it_is}
 
 
 @every_state_type
-def test_each_value_can_be_an_item_of_an_array(kind: str) -> None:
+def test_each_value_can_be_an_element_of_an_array(kind: str) -> None:
     assert array_literal(kind, [*EXAMPLES[kind], None]).endswith("NULL}")

@@ -58,13 +58,13 @@ KAFKA, SQL = KafkaSource("kafka", topic="orders"), SqlSource("db", table="orders
     ],
     ids=str,
 )
-def test_a_source_knows_whether_its_batch_contains_a_value(
+def test_a_source_can_check_whether_its_batch_contains_a_value(
     source: Source, metadata: Any, what: str, expected: bool | None
 ) -> None:
     assert source.contains(metadata, what) is expected
 
 
-def test_times_are_compared_in_their_zone() -> None:
+def test_times_in_a_search_are_compared_in_their_time_zone() -> None:
     noon = datetime(2013, 5, 4, 12, tzinfo=timezone.utc)
     metadata = Rows(None, ((noon,),), (1,)).to_json()
     assert [SQL.contains(metadata, what) for what in ("2013-05-04T11:59:00", "2013-05-04T12:00:00+00:00")] == [True] * 2
@@ -82,13 +82,13 @@ def test_times_are_compared_in_their_zone() -> None:
         ("yesterday", False),
     ],
 )
-def test_a_date_is_in_its_interval(what: str, expected: bool) -> None:
+def test_a_search_for_a_date_finds_the_interval_that_contains_it(what: str, expected: bool) -> None:
     source = DataIntervalSource("json.loads")
     metadata = {"from": "2013-05-04T00:00:00+00:00", "to": "2013-05-05T00:00:00+00:00"}
     assert source.contains(metadata, what) is expected
 
 
-def test_a_search_reads_a_day_in_the_time_zone_of_the_topology_s_schedule() -> None:
+def test_a_search_interprets_a_day_in_the_time_zone_of_the_schedule_of_the_topology() -> None:
     stage = Stage(source=DataIntervalSource(), zone="Europe/Berlin")
     for number in (3, 4, 5):
         start = datetime(2013, 5, number, tzinfo=timezone(timedelta(hours=2)))
@@ -98,12 +98,12 @@ def test_a_search_reads_a_day_in_the_time_zone_of_the_topology_s_schedule() -> N
     assert found.txids == (2,)
 
 
-def test_a_partition_is_known_by_its_key_or_its_date() -> None:
+def test_a_search_finds_a_partition_by_its_complete_key_or_its_date() -> None:
     source = RunPartitionSource("json.loads")
     assert source.contains({"partition": "2013-05-04T00:00:00+00:00"}, "2013-05-04")
     assert source.contains({"partition": "eu"}, "eu")
     assert not source.contains({"partition": "eu"}, "e")
 
 
-def test_a_source_without_a_search_returns_none() -> None:
+def test_a_source_without_a_search_method_returns_none() -> None:
     assert Source.contains(SQL, {}, "1") is None

@@ -66,7 +66,7 @@ class Book:
         ("a\n12345678901234567890\n", TYPED, "`a` DOUBLE"),
     ],
 )
-def test_a_schema_is_found_in_the_header_and_with_inference_in_the_values(
+def test_a_schema_is_inferred_from_the_header_and_the_values_are_used_if_inference_is_enabled(
     tmp_path: Path, content: str, options: Any, schema: str
 ) -> None:
     assert find_schema([put(tmp_path, "a.csv", content)], {"header": True, **options}) == schema
@@ -82,26 +82,26 @@ def test_a_schema_is_found_in_the_header_and_with_inference_in_the_values(
         ("", None),
     ],
 )
-def test_columns_have_the_names_that_spark_gives_them(tmp_path: Path, content: str, schema: str | None) -> None:
+def test_columns_have_the_names_that_spark_would_give_them(tmp_path: Path, content: str, schema: str | None) -> None:
     assert find_schema([put(tmp_path, "a.csv", content)], {"header": True}) == schema
 
 
 @pytest.mark.parametrize("content", ["a,a\n", "a,A\n"])
-def test_a_header_with_a_name_twice_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_header_with_a_duplicate_name_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(ValueError, match="occurs twice in the header"):
         find_schema([put(tmp_path, "a.csv", content)], {"header": True})
 
 
-def test_options_that_only_spark_knows_leave_the_schema_to_spark(tmp_path: Path) -> None:
+def test_spark_infers_the_schema_if_the_source_has_options_that_only_spark_supports(tmp_path: Path) -> None:
     assert find_schema([put(tmp_path, "a.csv", "a,b\n")], {"header": True, "dateFormat": "y"}) is None
 
 
-def test_all_files_of_the_first_batch_decide_the_schema_except_empty_files(tmp_path: Path) -> None:
+def test_all_files_of_the_first_batch_except_empty_files_decide_the_schema(tmp_path: Path) -> None:
     files = [put(tmp_path, f"{n}.csv", text) for n, text in enumerate(["", "n,v\n1,1\n", "n,v\n2,1.5\n"])]
     assert find_schema(files, {"header": True, "inferSchema": True}) == "`n` BIGINT, `v` DOUBLE"
 
 
-def test_later_batches_are_read_with_the_schema_of_the_first(tmp_path: Path) -> None:
+def test_later_batches_are_read_with_the_schema_of_the_first_batch(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "day,n,word\n2013-01-02,1,a\n")
     put(tmp_path, "2.csv", "day,n,word\n2013-01-03,NA,7\n")
     book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
@@ -111,7 +111,7 @@ def test_later_batches_are_read_with_the_schema_of_the_first(tmp_path: Path) -> 
     assert book.rows(second) == [{"day": date(2013, 1, 3), "n": None, "word": "7"}]
 
 
-def test_times_are_read_in_every_form_in_which_they_were_found(tmp_path: Path) -> None:
+def test_times_are_parsed_in_every_format_in_which_they_were_found(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "at\n2013-01-02T10:00:00\n2013-01-02 10:00:00.250\n2013-01-02\n")
     book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
     found = [row["at"] for row in book.rows(book.take())]
@@ -134,7 +134,7 @@ NULL = "missing_columns='null'"
         ("n,word\n1,a\nx,b\n", "line 3: n = 'x' does not fit the schema (n BIGINT)", f"schema={TEXTS!r}"),
     ],
 )  # fmt: skip
-def test_the_error_for_a_misfit_file_has_a_remedy_that_also_works_for_earlier_files(
+def test_the_remedy_for_a_file_that_does_not_fit_the_schema_also_works_for_earlier_files(
     tmp_path: Path, content: str, problem: str, declared: str
 ) -> None:
     put(tmp_path, "1.csv", "n,word\n1,a\n")
@@ -167,7 +167,7 @@ def test_the_error_for_a_misfit_file_has_a_remedy_that_also_works_for_earlier_fi
         ),
     ],
 )
-def test_a_file_that_misfits_a_declared_schema_is_read_with_the_arguments_in_the_error(
+def test_a_file_that_does_not_fit_a_declared_schema_is_read_with_the_arguments_in_the_error(
     tmp_path: Path, content: str, declared: Any, remedy: str
 ) -> None:
     put(tmp_path, "1.csv", "n,word\n1,a\n")
@@ -183,7 +183,7 @@ def test_a_file_that_misfits_a_declared_schema_is_read_with_the_arguments_in_the
     assert book.rows(before)[0]["n"] == book.rows(metadata)[0]["n"] == 1
 
 
-def test_the_error_for_a_wide_file_is_short(tmp_path: Path) -> None:
+def test_the_error_for_a_file_with_many_columns_is_short(tmp_path: Path) -> None:
     names = [f"measurement_{number}" for number in range(5_000)]
     put(tmp_path, "1.csv", ",".join(names) + "\n")
     put(tmp_path, "2.csv", ",".join([*names, "more"]) + "\n")
@@ -202,7 +202,7 @@ def wide(folder: Path, names: list[str]) -> Book:
     return Book(FileSource(f"{folder}/*.csv"))
 
 
-def test_the_ledger_keeps_the_columns_of_a_wide_file_packed(tmp_path: Path) -> None:
+def test_the_ledger_stores_the_schema_of_a_file_with_many_columns_in_packed_form(tmp_path: Path) -> None:
     names = [f"measurement_{number}" for number in range(20_000)]
     book = wide(tmp_path, names)
     for _ in range(2):
@@ -211,7 +211,7 @@ def test_the_ledger_keeps_the_columns_of_a_wide_file_packed(tmp_path: Path) -> N
         assert book.rows(metadata) == [dict.fromkeys(names, "1")]
 
 
-def test_columns_that_are_too_many_for_the_ledger_must_be_declared(tmp_path: Path) -> None:
+def test_a_file_with_more_columns_than_the_ledger_can_store_needs_a_declared_schema(tmp_path: Path) -> None:
     names = [sha256(b"%d" % number).hexdigest() for number in range(10_000)]
     book = wide(tmp_path, names)
     with pytest.raises(
@@ -242,14 +242,14 @@ def test_a_packed_schema_is_unpacked_unchanged(name: str, count: int) -> None:
     ],
 )
 @pytest.mark.parametrize("source", [FileSource, PartitionedFileSource])
-def test_columns_can_be_missing_in_csv_files_with_a_header_and_a_schema_only(
+def test_missing_columns_are_allowed_only_in_csv_files_with_a_header_and_a_schema(
     source: type[FileSource | PartitionedFileSource], arguments: Any, remedy: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"missing_columns of \w+ = \S+ cannot be used\. {re.escape(remedy)}"):
         source("in/*/*.csv", **{"missing_columns": "null", "schema": "a INT", **arguments})
 
 
-def test_a_misfit_file_that_is_also_torn_reports_only_the_misfit(tmp_path: Path) -> None:
+def test_the_error_for_a_damaged_file_that_does_not_fit_the_schema_reports_only_the_misfit(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n\n1\n")
     put(tmp_path, "2.csv", 'n,m\n1,"x\n')
     book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
@@ -258,14 +258,14 @@ def test_a_misfit_file_that_is_also_torn_reports_only_the_misfit(tmp_path: Path)
         book.rows({**metadata, "schema": "n BIGINT"})
 
 
-def test_columns_that_some_folders_lack_are_null(tmp_path: Path) -> None:
+def test_columns_that_are_missing_in_some_folders_are_null(tmp_path: Path) -> None:
     put(tmp_path, "day=1/1.csv", "n\n1\n")
     put(tmp_path, "day=2/1.csv", "m,n\nx,2\n")
     book = Book(PartitionedFileSource(f"{tmp_path}/*/*.csv", schema="n INT, m STRING", missing_columns="null"))
     assert book.rows(book.take()) == [{"n": 1, "m": None, "day": "1"}, {"n": 2, "m": "x", "day": "2"}]
 
 
-def test_spark_is_not_asked_for_a_file_with_other_columns(tmp_path: Path) -> None:
+def test_spark_does_not_read_a_file_with_other_columns(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n,word\n1,a\n")
     put(tmp_path, "2.csv", "n,word,more\n1,a,2\n")
     book = Book(FileSource(f"{tmp_path}/*.csv"))
@@ -275,7 +275,7 @@ def test_spark_is_not_asked_for_a_file_with_other_columns(tmp_path: Path) -> Non
         book.source.emit_batch(TransactionAttempt(2, 1), book.take(), spark)
 
 
-def test_a_declared_schema_replaces_the_found_one_and_after_it_the_next_files_decide(tmp_path: Path) -> None:
+def test_a_declared_schema_replaces_the_inferred_one_until_the_declaration_is_removed(tmp_path: Path) -> None:
     for name, content in {"1.csv": "n\n1\n", "2.csv": "n,m\n2,3\n", "3.csv": "a\nx\n"}.items():
         put(tmp_path, name, content)
     book = Book(FileSource(f"{tmp_path}/*.csv"))
@@ -289,7 +289,7 @@ def test_a_declared_schema_replaces_the_found_one_and_after_it_the_next_files_de
     assert book.take()["schema"] == "`a` STRING"
 
 
-def test_other_options_are_another_schema(tmp_path: Path) -> None:
+def test_a_source_with_other_options_infers_another_schema(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n\n1\n")
     put(tmp_path, "2.csv", "n\n2\n")
     book = Book(FileSource(f"{tmp_path}/*.csv"))
@@ -307,7 +307,7 @@ def test_rows_of_a_corrected_file_are_read_with_the_schema_of_their_batch(tmp_pa
     assert book.rows(again) == [{"n": 1}, {"n": 2}]
 
 
-def test_a_batch_without_a_schema_is_read_by_its_own_header(tmp_path: Path) -> None:
+def test_a_batch_without_a_stored_schema_is_read_by_its_own_header(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n\n1\n")
     put(tmp_path, "2.csv", "m\n2\n")
     book = Book(FileSource(f"{tmp_path}/*.csv"))
@@ -319,7 +319,7 @@ def test_a_batch_without_a_schema_is_read_by_its_own_header(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_all_folders_share_one_schema_that_one_of_them_keeps(tmp_path: Path, kind: str) -> None:
+def test_all_folders_share_one_schema_that_is_stored_once(tmp_path: Path, kind: str) -> None:
     for folder in ("b", "c"):
         put(tmp_path, f"{folder}/1.csv", "n\n1\n")
         put(tmp_path, f"{folder}/2.csv", "n\n2\n")
@@ -335,7 +335,7 @@ def test_all_folders_share_one_schema_that_one_of_them_keeps(tmp_path: Path, kin
         book.rows(second)
 
 
-def test_the_ledger_keeps_the_schema_for_replays_and_later_transactions(tmp_path: Path) -> None:
+def test_the_ledger_stores_the_schema_for_replays_and_later_transactions(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n\n1\n")
     source = FileSource(f"{tmp_path}/*.csv", options=TYPED)
     spec = MemorySpec("files", "files", source, max_pending=4, tasks=("count",), memory=MemoryStore())

@@ -53,19 +53,21 @@ def day_of(day: int, zone: timezone) -> Any:
         ("2026-05-04", None, "2026-05-04T00:00:00", "2026-05-05T00:00:00"),
     ],
 )
-def test_a_date_alone_is_the_whole_day_in_its_zone(what: str, zone: str | None, start: str, end: str) -> None:
+def test_a_date_without_a_time_means_the_whole_day_in_its_time_zone(
+    what: str, zone: str | None, start: str, end: str
+) -> None:
     assert tuple(each.isoformat() for each in span_of(what, zone)) == (start, end)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_a_day_is_reached_when_its_last_interval_is_taken_in_the_zone_of_the_schedule(zone: str) -> None:
+def test_a_day_is_complete_when_its_last_interval_in_the_time_zone_of_the_schedule_is_taken(zone: str) -> None:
     offset = BERLIN if zone == "Europe/Berlin" else NEW_YORK
     found = [DAYS.in_zone(zone).reaches(until(day, offset), "2026-05-04") for day in (2, 3, 4, 5)]
     assert found == [False, False, True, True]
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_a_day_is_found_in_its_own_interval_alone_in_the_zone_of_the_schedule(zone: str) -> None:
+def test_a_day_in_the_time_zone_of_the_schedule_is_contained_only_in_its_own_interval(zone: str) -> None:
     offset = BERLIN if zone == "Europe/Berlin" else NEW_YORK
     found = [DAYS.in_zone(zone).contains(day_of(day, offset), "2026-05-04") for day in (3, 4, 5)]
     assert found == [False, True, False]
@@ -75,26 +77,26 @@ def test_a_day_without_a_schedule_is_a_day_in_utc() -> None:
     assert [DAYS.reaches(until(day, timezone.utc), "2026-05-04") for day in (3, 4)] == [False, True]
 
 
-def test_a_day_is_reached_when_a_row_of_a_later_day_is_taken() -> None:
+def test_a_day_is_complete_when_a_row_of_a_later_day_is_taken() -> None:
     source = BY_TIME.in_zone("Europe/Berlin")
     times = [datetime(2026, 5, 4, 21, 59, tzinfo=timezone.utc), datetime(2026, 5, 4, 22, tzinfo=timezone.utc)]
     assert [source.reaches(TablePosition((at, 7)).to_json(), "2026-05-04") for at in times] == [False, True]
 
 
-def test_rows_of_a_day_are_found_in_every_batch_that_may_have_some() -> None:
+def test_a_search_for_a_day_finds_every_batch_that_may_contain_rows_of_this_day() -> None:
     source = BY_TIME.in_zone("Europe/Berlin")
     times = [datetime(2026, 5, 3, 22, tzinfo=timezone.utc) + timedelta(hours=hours) for hours in (-1, 0, 24, 30)]
     batches = [Rows((after, 1), ((upto, 9),), (5,)).to_json() for after, upto in pairwise(times)]
     assert [source.contains(each, "2026-05-04") for each in batches] == [True, True, False]
 
 
-def test_times_without_a_zone_in_a_table_have_days_in_their_own_clock() -> None:
+def test_a_time_without_a_time_zone_belongs_to_the_day_that_its_own_clock_shows() -> None:
     source = BY_TIME.in_zone("Europe/Berlin")
     times = [datetime(2026, 5, 4, 23), datetime(2026, 5, 5)]
     assert [source.reaches(TablePosition((at, 7)).to_json(), "2026-05-04") for at in times] == [False, True]
 
 
-def test_a_partition_is_found_by_its_day_in_the_zone_of_the_schedule() -> None:
+def test_a_partition_is_found_by_its_day_in_the_time_zone_of_the_schedule() -> None:
     source = RunPartitionSource("json.loads").in_zone("Europe/Berlin")
     partitions = [{"partition": spelled(datetime(2026, 5, day, tzinfo=BERLIN))} for day in (3, 4, 5)]
     assert [source.contains(each, "2026-05-04") for each in partitions] == [False, True, False]

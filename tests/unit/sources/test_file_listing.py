@@ -61,7 +61,7 @@ def names(source: FolderSource) -> list[str]:
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("pattern", ["*/*.csv", "**/*.csv", "[a-c]/?.csv"])
 @pytest.mark.parametrize("mode", [0o000, 0o444])
-def test_an_unlistable_folder_stops_the_source_before_later_files_are_taken(
+def test_a_folder_that_cannot_be_listed_stops_the_source_before_it_takes_later_files(
     folder: Path, kind: str, scheme: str, pattern: str, mode: int
 ) -> None:
     source = FileSource(f"{scheme}{folder}/{pattern}", 10, kind=kind)
@@ -79,7 +79,7 @@ def test_an_unlistable_folder_stops_the_source_before_later_files_are_taken(
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_root_that_cannot_be_listed_does_not_count_as_empty(folder: Path, scheme: str) -> None:
+def test_a_root_folder_that_cannot_be_listed_does_not_count_as_empty(folder: Path, scheme: str) -> None:
     source = FileSource(f"{scheme}{folder}/b/*.csv", kind="opaque")
     assert names(source) == ["2.csv"]
     (folder / "b").chmod(0o000)
@@ -93,7 +93,7 @@ def test_a_root_that_cannot_be_listed_does_not_count_as_empty(folder: Path, sche
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_an_unlistable_partition_stops_a_transactional_source_and_is_left_out_by_an_opaque_one(
+def test_a_partition_that_cannot_be_listed_stops_a_transactional_source_and_not_an_opaque_one(
     folder: Path, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     strict, lenient = (
@@ -112,14 +112,14 @@ def test_an_unlistable_partition_stops_a_transactional_source_and_is_left_out_by
     assert "cannot be listed (Permission denied)" in caplog.text
 
 
-def test_a_circular_link_is_named(folder: Path) -> None:
+def test_the_error_for_a_circular_link_names_the_link(folder: Path) -> None:
     source = FileSource(f"{folder}/*/*.csv", 10)
     (folder / "b" / "loop").symlink_to(folder / "b" / "loop")
     with pytest.raises(SourceError, match=rf"folder {folder}/b/loop cannot be listed \(Too many levels of symbolic"):
         source.decide(ATTEMPT, None)
 
 
-def test_a_dangling_link_is_refused_and_never_left_out(folder: Path) -> None:
+def test_a_dangling_link_is_refused_and_not_ignored(folder: Path) -> None:
     source = FileSource(f"{folder}/*/*.csv", 10)
     link = folder / "b" / "away.csv"
     link.symlink_to(folder / "nothing")
@@ -134,7 +134,7 @@ def test_a_dangling_link_is_refused_and_never_left_out(folder: Path) -> None:
     assert names(source) == ["a/1.csv", "b/2.csv", "c/3.csv"]
 
 
-def test_a_folder_that_is_linked_a_second_time_gives_its_files_once(folder: Path) -> None:
+def test_a_folder_that_a_link_also_points_to_returns_its_files_once(folder: Path) -> None:
     (folder / "Latest").symlink_to(folder / "a")
     for glob in ("**/*.csv", "*/*.csv", "[!x]*/*"):
         assert names(FileSource(f"{folder}/{glob}", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv"]
@@ -143,14 +143,14 @@ def test_a_folder_that_is_linked_a_second_time_gives_its_files_once(folder: Path
     assert sorted(cast("Any", batch.metadata)) == ["a", "b", "c"]
 
 
-def test_a_file_that_is_linked_a_second_time_is_taken_once(folder: Path) -> None:
+def test_a_file_that_a_link_also_points_to_is_taken_once(folder: Path) -> None:
     (folder / "a" / "0.csv").symlink_to(folder / "a" / "1.csv")
     (folder / "a" / "2.csv").symlink_to("1.csv")
     assert names(FileSource(f"{folder}/a/*.csv", 10)) == ["1.csv"]
     assert names(FileSource(f"{folder}/a/[02].csv", 10)) == ["0.csv"]
 
 
-def test_links_outside_the_reach_of_the_glob_are_followed(
+def test_links_outside_the_folder_of_the_glob_are_followed(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -164,13 +164,13 @@ def test_links_outside_the_reach_of_the_glob_are_followed(
 
 
 @pytest.mark.parametrize("name", ["_late.csv", "x.csv._COPYING_", "_temporary/0/part.csv", "_airflow_tx/part.csv"])
-def test_a_name_that_spark_leaves_out_is_no_part_of_a_batch(folder: Path, name: str) -> None:
+def test_a_file_whose_name_spark_ignores_is_not_part_of_a_batch(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("n\n1\n")
     assert names(FileSource(f"{folder}/**/*.csv*", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv"]
 
 
-def test_a_partition_folder_with_an_underscore_does_not_count_as_hidden(folder: Path) -> None:
+def test_a_partition_folder_whose_name_begins_with_an_underscore_is_not_hidden(folder: Path) -> None:
     (folder / "_day=1").mkdir()
     (folder / "_day=1" / "4.csv").write_text("n\n1\n")
     assert "_day=1/4.csv" in names(FileSource(f"{folder}/*/*.csv", 10))
@@ -180,7 +180,7 @@ def test_a_partition_folder_with_an_underscore_does_not_count_as_hidden(folder: 
     ("name", "problem"),
     [(b"\xe9.csv", "has a name that is not UTF-8"), (b"10:00.csv", "has a colon in its name, which Spark cannot read")],
 )
-def test_a_name_that_spark_or_the_ledger_cannot_spell_is_refused_before_it_is_taken(
+def test_a_file_name_that_spark_or_the_ledger_cannot_write_is_refused_before_the_file_is_taken(
     folder: Path, name: bytes, problem: str
 ) -> None:
     path = os.path.join(os.fsencode(folder / "a"), name)
@@ -196,7 +196,7 @@ def test_a_name_that_spark_or_the_ledger_cannot_spell_is_refused_before_it_is_ta
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 @pytest.mark.parametrize("source_class", [FileSource, PartitionedFileSource])
 @pytest.mark.parametrize("scheme", ["", "file://", "memory://box"])
-def test_a_folder_that_matches_the_glob_is_refused_and_never_left_out(
+def test_a_folder_that_matches_the_glob_is_refused_and_not_ignored(
     folder: Path, source_class: type[FolderSource], kind: str, scheme: str
 ) -> None:
     store = MemoryFileSystem()
@@ -251,7 +251,7 @@ class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 @pytest.mark.parametrize("pattern", ["*/*.csv", "**/*.csv"])
-def test_an_unanswered_listing_of_an_object_storage_folder_does_not_count_as_empty(
+def test_a_failed_listing_of_a_folder_in_object_storage_does_not_count_as_empty(
     number: int, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FailingFileSystem()

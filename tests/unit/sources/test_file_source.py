@@ -48,7 +48,7 @@ def names(batch: Batch) -> list[str]:
     return [file["name"] for file in batch.metadata["files"]]  # type: ignore[union-attr, index, call-overload, misc]
 
 
-def test_files_are_taken_in_order_until_there_is_none(tmp_path: Path) -> None:
+def test_files_are_taken_in_name_order_until_no_file_is_left(tmp_path: Path) -> None:
     put(tmp_path, "b.csv", "a.csv", "c.csv", "note.txt")
     source = FileSource(f"{tmp_path}/*.csv", files_per_batch=2)
     first = take(source)
@@ -68,7 +68,7 @@ file_names = st.text("ab1-.é ", min_size=1, max_size=6).map(lambda stem: f"x{st
 
 @settings(deadline=None)  # how long it takes is up to the machine
 @given(arrivals=st.lists(st.sets(file_names, max_size=5), min_size=1, max_size=6), size=st.integers(1, 4))
-def test_every_file_is_in_one_batch_or_reported_as_late(arrivals: list[set[str]], size: int) -> None:
+def test_every_file_is_in_one_batch_or_is_reported_as_late(arrivals: list[set[str]], size: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, position, taken = Path(name), None, []
         source = FileSource(f"{folder}/*.csv", files_per_batch=size)
@@ -86,7 +86,7 @@ def test_every_file_is_in_one_batch_or_reported_as_late(arrivals: list[set[str]]
         assert sorted(taken + late) == sorted(everything)
 
 
-def test_a_file_that_comes_too_late_is_reported_every_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_too_late_is_reported_every_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(tmp_path, "2013-02.csv")
     source = FileSource(f"{tmp_path}/*.csv")
     position = take(source).position
@@ -101,7 +101,7 @@ def test_a_file_that_comes_too_late_is_reported_every_time(tmp_path: Path, caplo
     assert source.late_files(position) == ["2013-01.csv"]
 
 
-def test_the_position_forgets_files_that_were_removed(tmp_path: Path) -> None:
+def test_files_that_were_removed_are_deleted_from_the_position(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv")
     source = FileSource(f"{tmp_path}/*.csv")
     position = take(source).position
@@ -109,7 +109,7 @@ def test_the_position_forgets_files_that_were_removed(tmp_path: Path) -> None:
     assert FilesPosition.from_json(take(source, position).position) == FilesPosition("b.csv", frozenset({"b.csv"}), 2)
 
 
-def test_the_position_of_ten_thousand_dated_files_is_small() -> None:
+def test_the_position_after_ten_thousand_dated_files_is_small() -> None:
     taken = frozenset(
         f"flights-{year}-{month:02}-{day:02}.csv" for year in range(30) for month in range(12) for day in range(28)
     )
@@ -131,7 +131,7 @@ def test_the_rows_of_a_batch_are_the_rows_of_its_files(tmp_path: Path) -> None:
         (lambda path: path.unlink(), "is missing"),
     ],
 )
-def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path, change: Any, found: str) -> None:
+def test_a_file_that_changed_after_its_batch_was_decided_is_refused(tmp_path: Path, change: Any, found: str) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
     rows = take(source).metadata
@@ -140,7 +140,9 @@ def test_a_file_that_changed_after_its_batch_was_fixed_is_refused(tmp_path: Path
         rows_of(source, rows)
 
 
-def test_a_file_that_changed_is_refused_before_its_last_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changed_is_refused_before_its_last_rows_are_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rows_of_files, "BLOCK", 16)
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
@@ -155,7 +157,9 @@ def test_a_file_that_changed_is_refused_before_its_last_rows(tmp_path: Path, mon
 
 @pytest.mark.parametrize("how", ["emit_batch", "emit_arrow"])
 @pytest.mark.parametrize("form", ["text", "csv"])
-def test_a_file_is_digested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, form: str) -> None:
+def test_the_digest_of_a_file_is_calculated_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, form: str
+) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv", format=form)
     batch = take(source)
@@ -175,7 +179,7 @@ def test_a_file_is_digested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("how", ["emit_batch", "emit_arrow"])
-def test_a_file_that_changed_is_refused_though_it_was_not_read_to_its_end(tmp_path: Path, how: str) -> None:
+def test_a_file_that_changed_is_refused_even_if_it_was_not_read_to_its_end(tmp_path: Path, how: str) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
     batch = take(source)
@@ -185,7 +189,7 @@ def test_a_file_that_changed_is_refused_though_it_was_not_read_to_its_end(tmp_pa
         source.check_read(ATTEMPT)
 
 
-def test_a_changed_file_is_reported_instead_of_the_misfit_value_in_it(tmp_path: Path) -> None:
+def test_the_error_for_a_changed_file_reports_the_change_and_not_the_invalid_value_in_it(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv", schema="carrier STRING, delay STRING")
     batch = take(source)
@@ -207,7 +211,7 @@ def test_a_corrected_file_is_read_after_a_replay_with_changed_rows(tmp_path: Pat
     assert rows_of(source, again) == [{"carrier": "UA", "delay": 5}] * 2
 
 
-def test_a_missing_file_is_not_left_out_of_its_batch_but_an_empty_one_may_replace_it(tmp_path: Path) -> None:
+def test_a_missing_file_stops_its_batch_unless_an_empty_file_replaces_it(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv")
     source = FileSource(f"{tmp_path}/*.csv", 2).named("flights")
     batch = take(source)
@@ -220,7 +224,7 @@ def test_a_missing_file_is_not_left_out_of_its_batch_but_an_empty_one_may_replac
     assert len(rows_of(source, source.decide_again(ATTEMPT, batch.metadata))) == 2
 
 
-def test_a_touched_file_with_equal_content_is_accepted(tmp_path: Path) -> None:
+def test_a_file_with_a_new_modification_time_and_the_same_content_is_accepted(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
     rows = take(source).metadata
@@ -269,7 +273,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(
     source.check_read(TransactionAttempt(1, 2))
 
 
-def test_a_large_file_is_known_by_a_sample(tmp_path: Path) -> None:
+def test_a_large_file_is_identified_by_a_digest_of_samples(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(bytes(range(250)) * 20_000)
     before = fingerprint(file, whole=1_000)
@@ -279,7 +283,7 @@ def test_a_large_file_is_known_by_a_sample(tmp_path: Path) -> None:
     assert fingerprint(file, whole=1_000) != before
 
 
-def test_a_missing_folder_and_a_glob_without_a_file_are_errors(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error_and_so_is_a_glob_that_matches_no_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=rf"folder {tmp_path}/no does not exist. Make it"):
         FileSource(f"{tmp_path}/no/*.csv").initialize_transaction(1, None)
     with pytest.raises(SourceError, match=rf"no file matches {tmp_path}/\*\.csv. Correct the glob"):
@@ -301,7 +305,7 @@ def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
         ("a\n1\n", None, {"dateFormat": "y"}, "only Spark supports the option 'dateformat'"),
     ],
 )
-def test_unreadable_rows_are_refused_with_their_place(
+def test_the_error_for_unreadable_rows_names_their_place(
     tmp_path: Path, content: str, schema: str | None, options: dict[str, Any], problem: str
 ) -> None:
     put(tmp_path, "a.csv", content=content)
@@ -311,7 +315,7 @@ def test_unreadable_rows_are_refused_with_their_place(
     assert problem in str(caught.value)
 
 
-def test_a_relative_glob_starts_at_base_then_the_data_folder_then_airflow_home(
+def test_a_relative_glob_is_resolved_in_base_or_the_data_folder_or_the_airflow_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("base", "data", "home"):
@@ -331,7 +335,7 @@ def test_a_relative_glob_starts_at_base_then_the_data_folder_then_airflow_home(
         FileSource("in/*.csv").initialize_transaction(1, None)
 
 
-def test_json_rows_and_files_of_subfolders_can_be_read(tmp_path: Path) -> None:
+def test_a_file_source_reads_json_rows_and_files_of_subfolders(tmp_path: Path) -> None:
     put(tmp_path, "2013/01/a.json", "2013/02/a.json", content='{"a": 1}\n\n{"a": 2}\n')
     source = FileSource(f"{tmp_path}/2013/*/*.json", 2, format="json")
     batch = take(source)
@@ -339,7 +343,7 @@ def test_json_rows_and_files_of_subfolders_can_be_read(tmp_path: Path) -> None:
     assert rows_of(source, batch.metadata) == [{"a": 1}, {"a": 2}] * 2
 
 
-def test_lines_of_text_are_rows_of_one_column(tmp_path: Path) -> None:
+def test_each_line_of_a_text_file_is_a_row_with_one_column(tmp_path: Path) -> None:
     put(tmp_path, "a.log", content="one\n\ntwo, three\r\nfour")
     for schema, column in ((None, "value"), ("line STRING", "line")):
         source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
@@ -361,7 +365,7 @@ def test_text_that_only_spark_could_read_is_refused(tmp_path: Path, arguments: A
         rows_of(source, take(source).metadata)
 
 
-def test_a_file_source_survives_json() -> None:
+def test_a_file_source_is_unchanged_after_it_is_stored_as_json() -> None:
     source = FileSource("in/*.csv", 3, options={"sep": ";"}, schema="a INT")
     classpath, arguments = source.serialize()
     again = rebuild(classpath, json.loads(json.dumps(arguments)))
@@ -370,7 +374,7 @@ def test_a_file_source_survives_json() -> None:
 
 
 @pytest.mark.parametrize(("glob", "size"), [("", 1), (" ", 1), ("in/*.csv", 0), ("in/*.csv", "2")])
-def test_arguments_that_cannot_work_are_refused_when_the_dag_is_parsed(glob: str, size: Any) -> None:
+def test_invalid_arguments_of_a_file_source_are_refused_while_the_dag_is_parsed(glob: str, size: Any) -> None:
     with pytest.raises(ConfigError, match=r"of FileSource = .* cannot be used"):
         FileSource(glob, size)
 
@@ -382,7 +386,7 @@ def test_globs_are_split_before_the_first_wildcard() -> None:
     assert split_glob("only.csv") == (".", "only.csv")
 
 
-def test_a_file_that_is_not_csv_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_is_not_csv_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     source = FileSource(f"{tmp_path}/*.csv")
     told = r"a\.csv: line {} is not csv: ',' expected after .* Correct the file, then: airflow tx replay TOPOLOGY 1 "
     told += r"--changed-rows --why TEXT; or correct the options and the schema of the source, then clear the task\."
@@ -407,11 +411,11 @@ class FakeReader:
         return self
 
 
-def test_wildcards_in_file_names_are_taken_literally_by_spark() -> None:
+def test_spark_treats_wildcards_in_file_names_as_ordinary_characters() -> None:
     assert Disk("/a/*.csv", None).for_spark("/a", "x[1]*.csv") == r"file:///a/x\[1\]\*.csv"
 
 
-def test_a_schema_string_gives_names_and_conversions() -> None:
+def test_a_schema_string_defines_the_names_and_conversions_of_columns() -> None:
     columns = columns_of("a INT NOT NULL, `b c` DECIMAL(10, 2), d DATE COMMENT 'x', e BOOLEAN")
     values = {name: columns[name].of_text(text) for name, text in [("a", "1"), ("d", "2013-01-02"), ("e", "True")]}
     assert values == {"a": 1, "d": date(2013, 1, 2), "e": True}
@@ -426,10 +430,10 @@ def test_a_schema_string_gives_names_and_conversions() -> None:
         ("id INT, t VARCHAR(3)", {"format": "parquet"}, "checks the length of t in Parquet files. Make it STRING"),
     ],
 )
-def test_a_schema_with_a_rule_that_no_reader_checks_is_refused(schema: str, how: Any, match: str) -> None:
+def test_a_schema_with_a_constraint_that_no_reader_checks_is_refused(schema: str, how: Any, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         FileSource("/in/*", schema=schema, **how)
 
 
-def test_a_schema_may_have_the_words_of_such_a_rule_in_a_name_or_a_comment() -> None:
+def test_a_name_or_a_comment_in_a_schema_may_contain_the_words_of_a_constraint() -> None:
     FileSource("/in/*.csv", schema="`a NOT NULL` INT, b INT COMMENT 'is not null'")

@@ -49,7 +49,7 @@ def names(batch: Batch | None) -> list[str]:
     return [file["name"] for file in rows["files"]]
 
 
-def test_a_source_in_name_order_waits_for_a_recently_changed_file(
+def test_a_source_in_name_order_waits_for_a_file_that_changed_recently(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, age in {"1.csv": HOUR, "2.csv": 60, "3.csv": HOUR}.items():
@@ -67,7 +67,7 @@ def test_a_source_in_name_order_waits_for_a_recently_changed_file(
     assert names(source.initialize_transaction(2, first.position)) == ["2.csv", "3.csv"]
 
 
-def test_an_opaque_source_leaves_out_only_the_file_that_changed_a_moment_ago(tmp_path: Path) -> None:
+def test_an_opaque_source_omits_only_the_file_that_changed_recently(tmp_path: Path) -> None:
     for name, age in {"1.csv": HOUR, "2.csv": 60, "3.csv": HOUR}.items():
         put(tmp_path, name, age=age)
     source = FileSource(f"{tmp_path}/*.csv", 2, kind="opaque", min_age=600)
@@ -85,7 +85,7 @@ def test_a_partition_folder_does_not_wait_for_the_files_of_another_folder(tmp_pa
     assert list(batch.metadata) == ["b"]
 
 
-def test_a_file_with_a_modification_time_in_the_future_waits_with_a_warning(
+def test_a_source_waits_for_a_file_with_a_modification_time_in_the_future_and_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path, "1.csv", age=-HOUR)
@@ -95,7 +95,7 @@ def test_a_file_with_a_modification_time_in_the_future_waits_with_a_warning(
     assert names(FileSource(f"{tmp_path}/*.csv").initialize_transaction(1, None)) == ["1.csv"]
 
 
-def test_an_object_has_the_time_that_its_storage_gives_it() -> None:
+def test_the_age_of_an_object_is_calculated_from_the_time_that_its_storage_reports() -> None:
     store = MemoryFileSystem()
     store.store.clear()
     attach("memory", conn_id="aged", fs=store)
@@ -108,7 +108,7 @@ def test_an_object_has_the_time_that_its_storage_gives_it() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), True, "60", None])
-def test_a_minimum_age_must_be_a_number_of_seconds(value: Any) -> None:
+def test_the_minimum_age_must_be_a_number_of_seconds(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"min_age of FileSource = .* cannot be used. Give seconds, such as 60"):
         FileSource("in/*.csv", min_age=value)
 
@@ -157,7 +157,7 @@ def warnings(stage: Stage, run_id: str, caplog: pytest.LogCaptureFixture) -> lis
         ("n\n7\n", "it still has 4 bytes, but was written again"),
     ],
 )
-def test_a_file_that_changed_after_its_commit_is_named_by_the_next_begin_with_the_command(
+def test_a_file_that_changed_after_its_commit_is_reported_by_the_next_begin_with_the_command(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     source_class: type[FolderSource],
@@ -177,7 +177,7 @@ def test_a_file_that_changed_after_its_commit_is_named_by_the_next_begin_with_th
     assert warnings(stage, "r3", caplog) == []
 
 
-def test_the_begin_names_a_file_that_changed_before_its_commit_and_the_replay_command(
+def test_begin_reports_a_file_that_changed_before_its_commit_and_the_command_to_replay_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = begun_with(tmp_path)
@@ -187,7 +187,7 @@ def test_the_begin_names_a_file_that_changed_before_its_commit_and_the_replay_co
     assert told.endswith("To process the current rows: airflow tx replay flights 1 --changed-rows --why TEXT")
 
 
-def test_a_touched_linked_or_removed_file_does_not_count_as_changed(
+def test_a_file_that_was_touched_or_linked_or_removed_does_not_count_as_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = begun_with(tmp_path)
@@ -233,7 +233,7 @@ def test_a_corrected_file_is_not_reported_after_its_rows_were_decided_again(tmp_
     assert source.changed_since(again) is None
 
 
-def test_a_replaced_object_is_reported_as_changed() -> None:
+def test_a_replaced_object_in_object_storage_is_reported_as_changed() -> None:
     store = MemoryFileSystem()
     store.store.clear()
     attach("memory", conn_id="grown", fs=store)

@@ -73,7 +73,7 @@ def read(folder: Path, schema: str) -> Any:
 @pytest.mark.parametrize("schema", [FLAT, SCHEMA], ids=["proven", "by the rule"])
 @pytest.mark.parametrize("size", [1, 7, 100, 1000, rows_of_files.BLOCK])
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
-def test_a_file_is_read_alike_in_blocks_of_any_size(
+def test_a_json_file_has_the_same_rows_with_blocks_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, size: int, schema: str
 ) -> None:
     (tmp_path / "a.json").write_bytes(content.encode())
@@ -87,7 +87,9 @@ def test_a_file_is_read_alike_in_blocks_of_any_size(
 
 
 @pytest.mark.parametrize("size", [50, 1000, rows_of_files.BLOCK])
-def test_malformed_lines_are_kept_with_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_malformed_lines_are_returned_with_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     content = CONTENTS["wrong lines"]
     (tmp_path / "a.json").write_bytes(content.encode())
     monkeypatch.setattr(rows_of_files, "BLOCK", size)
@@ -103,7 +105,7 @@ def test_malformed_lines_are_kept_with_their_places(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("name", "packed"), [("a.json", bytes), ("a.json.gz", gzip.compress), ("a.json.bz2", bz2.compress)]
 )
-def test_compressed_and_multiple_files_are_read_in_their_order(
+def test_compressed_files_and_multiple_files_are_read_in_their_order(
     tmp_path: Path, name: str, packed: Callable[[bytes], bytes]
 ) -> None:
     for number in range(3):
@@ -137,7 +139,7 @@ def test_reading_a_json_file_needs_the_memory_of_one_block(
     assert most < 7 * rows_of_files.BLOCK
 
 
-def test_arrow_reads_a_block_at_once(tmp_path: Path) -> None:
+def test_arrow_reads_a_complete_block_of_a_json_file_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n":1}\n' * 50_000 + '{"n":1,"x":2}\n')
     source, metadata = source_of(tmp_path, "n INT")
     assert [each.num_rows for each in source.emit_arrow(ATTEMPT, metadata)] == [50_001]

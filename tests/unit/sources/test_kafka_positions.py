@@ -52,33 +52,33 @@ def losses(seen: OffsetsSnapshot, positions: dict[str, Any]) -> Any:
     return source_that_sees(seen).losses(positions)
 
 
-def test_the_first_batch_of_a_topic_has_all_its_partitions() -> None:
+def test_the_first_batch_of_a_topic_includes_all_its_partitions() -> None:
     assert batch(look(t_0=(5, 9), t_1=(3, 3)), {}) == {"t-0": (5, 9), "t-1": (3, 3)}
     assert batch(look(t_0=(5, 9), t_1=(3, 3)), {}, "latest") == {"t-0": (9, 9), "t-1": (3, 3)}
     assert batch(look(t_0=(5, 5), t_1=(3, 3)), {}) == {}
 
 
-def test_later_batches_have_only_partitions_with_rows() -> None:
+def test_later_batches_include_only_partitions_with_rows() -> None:
     assert batch(look(t_0=(0, 9), t_1=(0, 3)), places(t_0=4, t_1=3)) == {"t-0": (4, 9)}
     assert batch(look(t_0=(0, 4), t_1=(0, 3)), places(t_0=4, t_1=3), "latest") == {}
 
 
-def test_partitions_share_the_limit_fairly() -> None:
+def test_a_partition_with_few_rows_leaves_the_rest_of_the_limit_to_the_others() -> None:
     assert batch(look(t_0=(0, 100), t_1=(0, 2)), places(t_0=0, t_1=0), limit=10) == {"t-0": (0, 8), "t-1": (0, 2)}
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_partition_that_is_added_begins_at_its_first_row(starting: str) -> None:
+def test_an_added_partition_is_read_from_its_first_message(starting: str) -> None:
     assert batch(look(t_0=(0, 4), t_1=(0, 3)), places(t_0=4), starting) == {"t-1": (0, 3)}
 
 
-def test_an_added_topic_begins_at_the_configured_start() -> None:
+def test_an_added_topic_is_read_from_the_configured_start() -> None:
     seen = look(ids={"t": "id", "u": "id"}, t_0=(0, 4), u_0=(7, 9))
     assert batch(seen, places(t_0=4)) == {"u-0": (7, 9)}
     assert batch(seen, places(t_0=4), "latest") == {"u-0": (9, 9)}
 
 
-def test_a_loss_says_at_which_offset_the_source_continues() -> None:
+def test_the_report_of_a_loss_contains_the_offset_at_which_the_source_continues() -> None:
     seen = look(t_0=(7, 9), t_1=(0, 3), t_2=(0, 3))
     found = losses(seen, places(t_0=4, t_1=5, t_2=3))
     assert [(loss.partition, loss.position["offset"], loss.resume_at) for loss in found] == [
@@ -95,7 +95,7 @@ def test_a_loss_says_at_which_offset_the_source_continues() -> None:
     assert losses(anew, {loss.partition: loss.resume_at for loss in found}) == []
 
 
-def test_only_a_partition_that_was_cut_is_reported_as_having_gone_back() -> None:
+def test_only_a_partition_that_was_cut_is_reported_as_set_back() -> None:
     source = source_that_sees(look(t_0=(7, 9), t_1=(0, 3), t_2=(0, 3)))
     said = source.lacks(places(t_0=4, t_1=5, t_2=3))
     assert said is not None
@@ -105,7 +105,7 @@ def test_only_a_partition_that_was_cut_is_reported_as_having_gone_back() -> None
     assert source_that_sees(anew).lacks(places(t_0=4)) is None
 
 
-def test_a_replaced_last_message_is_a_loss_until_it_is_accepted() -> None:
+def test_a_changed_last_message_is_a_loss_until_a_person_accepts_it() -> None:
     old, new = LastMessage(3, "old"), LastMessage(3, "new")
     seen = look(t_0=(0, 9))
     taken: Any = {"t-0": position_json("id", 4, last=old)}
@@ -121,7 +121,7 @@ def test_a_replaced_last_message_is_a_loss_until_it_is_accepted() -> None:
         changed.decide(TransactionAttempt(2, 1), taken)
 
 
-def test_the_last_message_of_a_batch_is_kept_with_its_offsets() -> None:
+def test_the_last_message_of_a_batch_is_recorded_with_its_offsets() -> None:
     mark = LastMessage(8, "last")
     seen = look(t_0=(0, 9), t_1=(0, 5))
     # All rows of the second partition were aborted: there is no later message than the one before.
@@ -131,7 +131,7 @@ def test_the_last_message_of_a_batch_is_kept_with_its_offsets() -> None:
         assert [written[name]["last"]["digest"] for name in ("t-0", "t-1")] == ["last", "earlier"]
 
 
-def test_a_batch_with_another_last_message_is_not_read_again() -> None:
+def test_a_batch_whose_last_message_has_changed_cannot_be_read_again() -> None:
     rows: Any = {"t-0": {"topic_id": "id", "from": 0, "to": 4, "last": {"offset": 3, "digest": "old"}}}
     changed = source_that_sees(look(t_0=(0, 9)), {"t-0": LastMessage(3, "new")})
     assert "it was cut and written again" in str(changed.refuses_again(rows))
@@ -139,7 +139,9 @@ def test_a_batch_with_another_last_message_is_not_read_again() -> None:
         changed.emit_batch(TransactionAttempt(1, 1), rows)
 
 
-def test_the_backlog_includes_offsets_that_wait_for_an_open_kafka_transaction(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_backlog_includes_offsets_that_wait_for_an_open_transaction_of_kafka(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     seen = OffsetsSnapshot({"t-0": Extent("id", 0, 4, waiting=3), "t-1": Extent("id", 0, 4)}, ids={"t": "id"})
     source = source_that_sees(seen)
     assert source.backlog(places(t_0=4, t_1=4)) == 3
@@ -150,12 +152,12 @@ def test_the_backlog_includes_offsets_that_wait_for_an_open_kafka_transaction(ca
     assert "abort --topic t --partition 0 --start-offset 4" in line
 
 
-def test_unreachable_partitions_have_no_losses() -> None:
+def test_partitions_that_cannot_be_reached_report_no_loss() -> None:
     assert losses(OffsetsSnapshot(away={"t-0": "no leader"}, ids={"t": "new"}), places(t_0=4)) == []
     assert losses(OffsetsSnapshot(missing=["t"]), places(t_0=4)) == []
 
 
-def test_losses_without_topic_ids_are_found_by_offsets() -> None:
+def test_losses_are_found_by_offsets_if_topics_have_no_ids() -> None:
     seen = OffsetsSnapshot({"t-0": Extent(None, 0, 3)}, ids={"t": None})
     assert losses(seen, places(t_0=3)) == []
     assert len(losses(seen, places(t_0=4))) == 1
@@ -190,7 +192,7 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
     assert batches == [(5, 6), (6, 7)] * 2
 
 
-def test_a_range_counts_its_offsets() -> None:
+def test_the_size_of_a_range_is_the_number_of_its_offsets() -> None:
     assert OffsetRange(3, 7).count == 4
 
 
@@ -210,11 +212,11 @@ def test_a_range_counts_its_offsets() -> None:
         ({"options": {"kafka.sasl.jaas.config": "hush"}}, "Put logins into the connection"),
     ],
 )
-def test_an_impossible_argument_is_refused_at_construction(arguments: Any, told: str) -> None:
+def test_an_invalid_argument_is_refused_when_the_source_is_created(arguments: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refusal:
         KafkaSource(**{"topic": "orders", **arguments})
     assert "hush" not in str(refusal.value)
 
 
-def test_a_kafka_source_names_the_connection_that_a_driver_needs() -> None:
+def test_a_kafka_source_names_the_connection_that_a_spark_driver_needs() -> None:
     assert KafkaSource("other", topic="orders").connections() == {"other": "kafka"}

@@ -70,7 +70,7 @@ def test_a_lag_has_the_unit_of_its_source() -> None:
     assert FileSource.unit == "files"
 
 
-def test_the_reason_for_an_unknown_lag_is_one_line() -> None:
+def test_the_reason_for_an_unknown_lag_has_one_line() -> None:
     told = "The lag of topology 'flights' is unknown: "
     assert reason(ValueError("it broke\nin two")) == told + "ValueError: it broke in two"
     error = SourceError(source="x", problem="it is away", remedy="Bring it back.")
@@ -78,7 +78,7 @@ def test_the_reason_for_an_unknown_lag_is_one_line() -> None:
     assert reason(None) == told + "Asked() cannot count its rows"
 
 
-def test_a_source_that_does_not_answer_delays_no_other_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_does_not_answer_does_not_delay_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is over as soon as the one that answers has answered."""
     moments = [0.0, 0.0]
 
@@ -101,12 +101,12 @@ def test_a_source_that_does_not_answer_delays_no_other_source(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("position", [None, {}, {"a": 0, "gone": 7}])
-def test_a_partition_that_never_took_part_counts_from_its_start(position: Any) -> None:
+def test_a_partition_that_was_never_read_counts_completely_in_the_lag(position: Any) -> None:
     rows = MemorySource({"a": [{"n": 1}, {"n": 2}], "b": [{"n": 3}]})
     assert rows.backlog(position) == 3
 
 
-def test_two_simultaneous_questions_query_the_source_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_simultaneous_requests_query_the_source_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is made and not yet started cannot be waited for."""
     asked, starts = threading.Event(), threading.Barrier(2, timeout=LONG)
 

@@ -40,7 +40,7 @@ ATTEMPT = TransactionAttempt(1, 1)
         (lambda: RedisListSource("a", lists="b", malformed="no"), "'no' cannot be used. Use 'refuse' or 'reject'"),
     ],
 )
-def test_rejecting_malformed_rows_is_refused_where_readers_cannot_detect_them(make: Any, told: str) -> None:
+def test_rejecting_malformed_rows_is_refused_if_readers_cannot_detect_them(make: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refusal:
         make()
     assert "\n" not in str(refusal.value)
@@ -55,14 +55,14 @@ def test_rejecting_malformed_rows_is_refused_where_readers_cannot_detect_them(ma
     ],
     ids=["files", "kafka", "redis"],
 )
-def test_a_source_keeps_its_malformed_option_through_json_and_trials(source: Any) -> None:
+def test_a_source_keeps_its_option_for_malformed_rows_in_json_and_in_trials(source: Any) -> None:
     again = rebuild(*json.loads(json.dumps(source.serialize())))
     assert again.malformed == "reject"
     assert TrialSource(source, most=3).malformed == "reject"
     assert again.serialize() == source.serialize()
 
 
-def test_a_block_that_rejects_malformed_rows_needs_a_table_for_rejected_rows(tmp_path: Path) -> None:
+def test_a_transaction_that_rejects_malformed_rows_needs_a_table_for_rejected_rows(tmp_path: Path) -> None:
     source = FileSource("a.csv", malformed="reject")
     with pytest.raises(TransactionDefinitionError, match=r"rejects malformed rows, but there is no table .* rejected="):
         with dag(), block(source=source) as tx:
@@ -80,7 +80,7 @@ def test_a_malformed_row_is_refused_by_default_with_its_place(tmp_path: Path) ->
         list(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
 
 
-def test_rejected_malformed_rows_are_counted_and_hashed_with_the_batch_but_not_given() -> None:
+def test_rejected_malformed_rows_are_counted_with_the_batch_and_not_passed_to_the_task() -> None:
     def read(*rows: Any) -> tuple[RowsReading, list[Any]]:
         reading = RowsReading()
         return reading, list(reading.passing(rows))
@@ -123,7 +123,7 @@ def test_the_reason_for_a_malformed_row_contains_no_value(raw: bytes, reason: st
         (b'{"n": 1, "n": 2}', "offset 3: a key"),
     ],
 )
-def test_an_unfit_text_says_where_the_quoted_value_is(raw: bytes, place: str) -> None:
+def test_the_error_for_a_text_that_does_not_fit_marks_the_place_of_the_quoted_value(raw: bytes, place: str) -> None:
     with pytest.raises(UnfitText) as found:
         parsed_message(raw, nested_columns_of("n INT"))
     assert UnfitText.place_of(found.value, within="offset 3") == place

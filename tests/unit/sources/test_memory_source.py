@@ -35,7 +35,7 @@ def span(first: int, last: int) -> list[int]:
     return list(range(first, last + 1))
 
 
-def test_storms_example_an_opaque_replay_moves_later_batches_and_skips_no_row() -> None:
+def test_in_the_example_of_storm_an_opaque_replay_moves_later_batches_and_skips_no_row() -> None:
     whole, scarce = source(140), source(40)
     a = decide(whole, 1, None)
     b = decide(whole, 2, a.position)
@@ -50,7 +50,7 @@ def test_storms_example_an_opaque_replay_moves_later_batches_and_skips_no_row() 
     assert whole.decide(TransactionAttempt(4, 1), c.position) is None
 
 
-def test_storms_example_with_another_limit_moves_the_next_batch() -> None:
+def test_in_the_example_of_storm_another_limit_moves_the_next_batch() -> None:
     a = decide(source(140, per_batch=50), 1, None)
     again = decide(source(140, per_batch=40), 1, None, attempt=2)
     assert (a.position, again.position) == ({"0": 50}, {"0": 40})
@@ -58,7 +58,7 @@ def test_storms_example_with_another_limit_moves_the_next_batch() -> None:
     assert b.metadata == {"0": {"from": 40, "to": 90}}
 
 
-def test_a_transactional_replay_of_the_example_has_the_rows_that_were_written_down_or_stops() -> None:
+def test_a_transactional_replay_of_the_storm_example_has_the_recorded_rows_or_fails() -> None:
     a = decide(source(140, kind="transactional"), 1, None)
     assert numbers(source(140, kind="transactional"), a, attempt=2) == span(1, 50)
     with pytest.raises(
@@ -67,7 +67,7 @@ def test_a_transactional_replay_of_the_example_has_the_rows_that_were_written_do
         numbers(source(40, kind="transactional"), a, attempt=2)
 
 
-def test_every_partition_takes_its_own_next_rows() -> None:
+def test_every_partition_returns_its_own_next_rows() -> None:
     both = source(5, 3, other=2)
     first = decide(both, 1, None)
     assert first.metadata == {"0": {"from": 0, "to": 3}, "1": {"from": 0, "to": 2}}
@@ -96,7 +96,9 @@ def test_a_partition_that_shrank_counts_as_unreachable() -> None:
         ({"0": [{"at": date(2026, 1, 1)}]}, {}, "cannot be used. Give rows as mappings of plain JSON"),
     ],
 )
-def test_arguments_that_cannot_work_are_refused(partitions: Any, arguments: dict[str, Any], problem: str) -> None:
+def test_invalid_arguments_of_a_memory_source_are_refused(
+    partitions: Any, arguments: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ConfigError) as refusal:
         MemorySource(partitions, **arguments)
     assert problem in str(refusal.value)

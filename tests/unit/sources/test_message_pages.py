@@ -36,7 +36,7 @@ def one_by_one(raws: Sequence[bytes | None]) -> Any:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
 @pytest.mark.parametrize("others", [[], [ONE, None, ONE]], ids=["alone", "among others"])
-def test_a_page_of_messages_equals_its_messages_read_one_by_one(
+def test_a_page_of_messages_has_the_same_rows_as_its_messages_read_one_by_one(
     message: messages.Message, others: list[bytes | None]
 ) -> None:
     raws = [*others, message.content, *others]
@@ -49,31 +49,31 @@ def test_a_page_of_messages_equals_its_messages_read_one_by_one(
 @pytest.mark.parametrize(
     "raws", [[ONE] * 3, [None, ONE, None, None, ONE], [None], [], [b'{"c3":1}\r', ONE], [b"{}", None]]
 )
-def test_ordinary_messages_are_read_at_once(raws: Sequence[bytes | None]) -> None:
+def test_ordinary_messages_are_read_as_one_page(raws: Sequence[bytes | None]) -> None:
     found = column(raws)
     assert found != REFUSED
     assert found.equals(one_by_one(raws))
 
 
 @pytest.mark.parametrize("raw", [b"", b"\n", b'{"c3":1}\n', b'\n{"c3":1}', b'{"c3":1}\n{"c3":1}', b"{\n}", b" "])
-def test_messages_with_ends_of_lines_are_read_one_by_one(raw: bytes) -> None:
+def test_messages_with_line_breaks_are_read_one_by_one(raw: bytes) -> None:
     for raws in ([raw], [ONE, raw], [raw, ONE], [raw, None, raw]):
         assert column(raws) == REFUSED
 
 
-def test_most_messages_are_read_at_once() -> None:
+def test_most_kinds_of_messages_are_read_as_one_page() -> None:
     read = [each for each in TAKEN if column([each.content]) != REFUSED]
     assert len(read) > len(TAKEN) / 2
 
 
-def test_texts_are_read_at_once_if_they_are_utf8() -> None:
+def test_texts_are_read_as_one_page_if_they_are_valid_utf8() -> None:
     assert message_column([b"a", None, b"\xc3\xa9"], None, pa.string()).to_pylist() == ["a", None, "é"]
     assert message_column([b"\xff", None], None, pa.binary()).to_pylist() == [b"\xff", None]
     with pytest.raises(NotProven):
         message_column([b"\xff"], None, pa.string())
 
 
-def test_rows_are_read_only_where_a_page_is_not_proven() -> None:
+def test_messages_are_read_one_by_one_only_if_their_page_cannot_be_read_at_once() -> None:
     types = {"n": pa.int64()}
     proven = pa.RecordBatch.from_pydict({"n": [1]})
 
@@ -90,7 +90,7 @@ def kafka_batch(*times: tuple[int, int]) -> pa.RecordBatch:
     return kafka_offsets._batch(page, WITHOUT_MAP, kafka_offsets.row_types(WITHOUT_MAP))
 
 
-def test_a_kafka_message_without_a_timestamp_gives_null() -> None:
+def test_the_timestamp_of_a_kafka_message_without_one_is_null() -> None:
     batch = kafka_batch((TIMESTAMP_NOT_AVAILABLE, 0), (TIMESTAMP_CREATE_TIME, -1), (TIMESTAMP_CREATE_TIME, 1500))
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [None, None, 1_500_000]
     assert batch.column("headers").to_pylist() == [None] * 3

@@ -25,7 +25,7 @@ from airflow_tx.sources.files.storage import Objects
         ("s3://bucket/*/*.csv", None, "s3a://bucket/in/x=1/a[1].csv"),
     ],
 )  # fmt: skip
-def test_a_file_of_object_storage_gets_the_name_that_spark_uses(
+def test_a_file_in_object_storage_gets_the_name_that_spark_uses(
     url: str, spark_folder: str | None, expected: str
 ) -> None:
     storage = Objects(url, None, spark_folder)
@@ -62,14 +62,18 @@ def test_a_file_source_names_its_connection(url: str, conn_id: str | None, expec
         ({"path_glob": "/data/*.csv", "files_per_batch": 0}, "files_per_batch of FileSource = 0 cannot be used"),
     ],
 )
-def test_impossible_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_for_object_storage_are_refused_while_the_dag_is_parsed(
+    arguments: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         FileSource(**arguments)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("source", [FileSource, PartitionedFileSource])
-def test_a_file_source_is_rebuilt_with_the_same_arguments(source: type[FileSource | PartitionedFileSource]) -> None:
+def test_a_file_source_can_be_created_again_with_the_same_arguments(
+    source: type[FileSource | PartitionedFileSource],
+) -> None:
     made = source(
         "s3://bucket/in/*/*.csv",
         max_bytes_per_batch=10,
@@ -82,13 +86,13 @@ def test_a_file_source_is_rebuilt_with_the_same_arguments(source: type[FileSourc
     assert repr(made) == f"{source.__name__}('s3://bucket/in/*/*.csv', kind='opaque', max_bytes_per_batch=10)"
 
 
-def test_a_batch_has_one_file_by_default_unless_bytes_are_limited() -> None:
+def test_a_batch_has_one_file_by_default_unless_its_bytes_are_limited() -> None:
     assert FileSource("/data/*.csv").files_per_batch == 1
     assert FileSource("/data/*.csv", max_bytes_per_batch=10).files_per_batch is None
     assert FileSource("/data/*.csv", 3, max_bytes_per_batch=10).files_per_batch == 3
 
 
-def test_a_connection_that_was_handed_over_is_found_by_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_airflow_finds_a_connection_that_was_passed_in_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk import Connection
 
     monkeypatch.delenv("AIRFLOW_CONN_AWS_SALES", raising=False)

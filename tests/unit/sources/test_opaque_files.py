@@ -41,7 +41,9 @@ def rows_of(source: FileSource | PartitionedFileSource, metadata: Any) -> list[A
     return list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, metadata)))
 
 
-def test_names_that_come_late_are_taken_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_whose_name_sorts_before_earlier_files_is_taken_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     put(tmp_path, "b.csv")
     source = opaque(tmp_path, 2)
     first = source.initialize_transaction(1, None)
@@ -58,7 +60,7 @@ def test_names_that_come_late_are_taken_once(tmp_path: Path, caplog: pytest.LogC
     assert not caplog.text
 
 
-def test_a_file_that_was_taken_vanished_and_came_back_is_not_taken_twice(tmp_path: Path) -> None:
+def test_a_file_that_was_taken_and_deleted_and_created_again_is_not_taken_twice(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = opaque(tmp_path)
     first = source.initialize_transaction(1, None)
@@ -72,7 +74,7 @@ def test_a_file_that_was_taken_vanished_and_came_back_is_not_taken_twice(tmp_pat
     assert FilesPosition.from_json(second.position).taken == {"a.csv", "b.csv"}
 
 
-def test_a_replay_takes_the_files_that_exist_then(tmp_path: Path) -> None:
+def test_a_replay_of_an_opaque_source_takes_the_files_that_exist_at_that_time(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv", "c.csv")
     source = opaque(tmp_path, 2)
     assert names(source.initialize_transaction(1, None)) == ["a.csv", "b.csv"]
@@ -86,7 +88,7 @@ def test_a_replay_takes_the_files_that_exist_then(tmp_path: Path) -> None:
     assert names(source.initialize_transaction(2, again.position)) == ["a.csv"]
 
 
-def test_within_an_attempt_the_files_are_exact(tmp_path: Path) -> None:
+def test_within_one_attempt_the_files_of_an_opaque_source_cannot_change(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = opaque(tmp_path)
     batch = source.initialize_transaction(1, None)
@@ -96,13 +98,13 @@ def test_within_an_attempt_the_files_are_exact(tmp_path: Path) -> None:
         rows_of(source, batch.metadata)
 
 
-def test_an_opaque_source_may_find_no_file_at_first_but_refuses_a_missing_folder(tmp_path: Path) -> None:
+def test_an_opaque_source_may_find_no_file_at_first_and_refuses_a_missing_folder(tmp_path: Path) -> None:
     assert opaque(tmp_path).initialize_transaction(1, None) is None
     with pytest.raises(SourceError, match=r"folder .*/no does not exist"):
         opaque(tmp_path / "no").initialize_transaction(1, None)
 
 
-def test_a_topology_may_change_from_names_in_order_to_late_names(tmp_path: Path) -> None:
+def test_a_source_can_change_from_files_in_name_order_to_files_with_names_in_any_order(tmp_path: Path) -> None:
     put(tmp_path, "b.csv")
     batch = FileSource(f"{tmp_path}/*.csv").initialize_transaction(1, None)
     put(tmp_path, "a.csv")
@@ -115,7 +117,9 @@ steps = st.lists(st.tuples(st.sampled_from(["put", "unlink", "take", "replay"]),
 
 
 @given(steps=steps, size=st.integers(1, 3))
-def test_every_name_is_taken_exactly_once_whatever_files_come_and_go(steps: list[tuple[str, str]], size: int) -> None:
+def test_every_file_name_is_taken_exactly_once_no_matter_which_files_come_and_go(
+    steps: list[tuple[str, str]], size: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, places, taken = opaque(Path(folder), size), [None], list[list[str]]()
         for what, name in [*steps, *[("take", "")] * 8]:
@@ -137,7 +141,7 @@ def test_every_name_is_taken_exactly_once_whatever_files_come_and_go(steps: list
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
-def test_every_folder_has_an_order_of_its_own(tmp_path: Path) -> None:
+def test_every_folder_has_its_own_position_in_name_order(tmp_path: Path) -> None:
     put(tmp_path, "eu/1.csv", "eu/2.csv", "us/9.csv", "top.csv")
     source = PartitionedFileSource(f"{tmp_path}/*/*.csv")
     first = source.decide(ATTEMPT, None)
@@ -150,7 +154,7 @@ def test_every_folder_has_an_order_of_its_own(tmp_path: Path) -> None:
     assert found == [{"eu": ["1.csv"], "us": ["9.csv"]}, {"asia": ["1.csv"], "eu": ["2.csv"]}]
 
 
-def test_a_folder_that_is_gone_stops_a_transactional_source_with_the_reason(tmp_path: Path) -> None:
+def test_a_folder_that_was_deleted_stops_a_transactional_source_with_the_reason(tmp_path: Path) -> None:
     put(tmp_path, "eu/1.csv", "us/1.csv", "us/2.csv")
     glob = f"{tmp_path}/*/*.csv"
     batch = PartitionedFileSource(glob).decide(ATTEMPT, None)
@@ -161,7 +165,7 @@ def test_a_folder_that_is_gone_stops_a_transactional_source_with_the_reason(tmp_
     assert PartitionedFileSource(glob, kind="opaque").decide(ATTEMPT, batch.position) is None
 
 
-def test_deeper_folders_are_partitions_by_their_path(tmp_path: Path) -> None:
+def test_nested_folders_are_partitions_that_are_named_by_their_path(tmp_path: Path) -> None:
     put(tmp_path, "2026/01/a.csv", "2026/02/a.csv", "2025/12/a.csv")
     assert PartitionedFileSource(f"{tmp_path}/*/*/*.csv").partitions() == ["2025/12", "2026/01", "2026/02"]
     assert PartitionedFileSource(f"{tmp_path}/2026/*/*.csv").partitions() == ["01", "02"]
@@ -169,7 +173,7 @@ def test_deeper_folders_are_partitions_by_their_path(tmp_path: Path) -> None:
     assert PartitionedFileSource(f"{tmp_path}/**/*.csv").partitions() == every
 
 
-def test_hive_style_folder_names_give_columns(tmp_path: Path) -> None:
+def test_folder_names_in_hive_style_become_columns(tmp_path: Path) -> None:
     put(tmp_path, "region=eu/day=1%2F2/a.csv", "region=__HIVE_DEFAULT_PARTITION__/day=2/a.csv")
     source = PartitionedFileSource(f"{tmp_path}/*/*/*.csv")
     batch = source.decide(ATTEMPT, None)
@@ -180,7 +184,7 @@ def test_hive_style_folder_names_give_columns(tmp_path: Path) -> None:
     ]
 
 
-def test_a_glob_for_the_other_source_of_files_is_refused(tmp_path: Path) -> None:
+def test_the_error_for_a_glob_of_the_wrong_file_source_names_the_other_file_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"path_glob of PartitionedFileSource = 'in/\*\.csv' .* or use FileSource"):
         PartitionedFileSource("in/*.csv")
     with pytest.raises(ConfigError, match=r"kind of FileSource = 'late' cannot be used\. Give \"transactional\""):

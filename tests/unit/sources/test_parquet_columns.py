@@ -13,7 +13,7 @@ IN_MEMORY = (pa.string(), pa.large_string(), pa.string_view())
 """Types of Arrow for one type of Parquet: polars and deltalake write the last one."""
 
 
-def test_arrow_string_types_of_any_memory_layout_count_as_strings(tmp_path: Path) -> None:
+def test_arrow_string_types_in_any_memory_layout_count_as_strings(tmp_path: Path) -> None:
     paths = []
     for kind in IN_MEMORY:
         paths.append(tmp_path / f"{kind}.parquet")

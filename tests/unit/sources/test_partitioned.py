@@ -47,14 +47,14 @@ class OpaqueScripted(Scripted, OpaquePartitionedTransactionalSource):
     """The same for partitions that may be away."""
 
 
-def test_a_partition_that_has_rows_and_does_not_move_is_refused_though_others_move() -> None:
+def test_a_partition_with_rows_whose_position_does_not_move_is_refused() -> None:
     with pytest.raises(
         SourceError, match=r"partition b has rows 7, but its position stays 7: the next batch would contain"
     ):
         Scripted({"a": 2, "b": 7}).decide(ATTEMPT, {"a": 1, "b": 7})
 
 
-def test_a_partition_without_data_takes_no_part_in_the_batch() -> None:
+def test_a_partition_without_data_is_not_part_of_the_batch() -> None:
     batch = Scripted({"a": 2, "b": None}).decide(ATTEMPT, {"a": 1, "b": 7})
     assert batch is not None
     assert (batch.metadata, batch.position) == ({"a": 2}, {"a": 2})
@@ -75,7 +75,7 @@ def test_a_partition_that_cannot_be_reached_stops_a_transactional_source_and_not
     assert "it is switched off. The partition is left out of this batch and keeps its position." in caplog.text
 
 
-def test_only_the_kind_decides_what_a_lost_partition_means() -> None:
+def test_a_lost_partition_stops_a_transactional_source_and_not_an_opaque_source() -> None:
     class Named(Scripted):
         kind = SourceKind.OPAQUE
 
@@ -85,17 +85,17 @@ def test_only_the_kind_decides_what_a_lost_partition_means() -> None:
 
 
 @pytest.mark.parametrize("names", [["a", "a"], [""], [0], ["\udcff"]])
-def test_names_that_the_ledger_cannot_tell_apart_are_refused(names: list[Any]) -> None:
+def test_partition_names_that_are_empty_or_not_unique_are_refused(names: list[Any]) -> None:
     with pytest.raises(SourceError, match=r"partitions\(\) returned .* a unique, non-empty name"):
         Scripted({"a": 1, "": 1}, names).decide(ATTEMPT, None)
 
 
-def test_a_source_without_spark_support_gives_the_rows_of_all_partitions_in_spark_too() -> None:
+def test_a_source_without_spark_support_passes_the_rows_of_all_partitions_to_spark() -> None:
     spark: Any = object()
     rows = cast("Iterable[Any]", Scripted({}).emit_batch(ATTEMPT, {"b": 2, "a": 1}, spark))
     assert list(rows) == [{"partition": "a", "is": 1}, {"partition": "b", "is": 2}]
 
 
-def test_metadata_that_names_no_partition_is_refused() -> None:
+def test_metadata_that_does_not_name_partitions_is_refused() -> None:
     with pytest.raises(SourceError, match=r"'\[1\]' names no partition\. The topology had another source before"):
         Scripted({}).emit_batch(ATTEMPT, [1])

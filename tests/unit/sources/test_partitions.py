@@ -78,7 +78,7 @@ def decided(source: LogSource, position: Any = None) -> Any:
     return None if batch is None else (batch.metadata, batch.reason)
 
 
-def test_partitions_share_a_limit_of_rows_or_of_bytes() -> None:
+def test_partitions_share_a_limit_of_rows_or_bytes() -> None:
     logs = {"a": Scripted(1), "b": Scripted(9)}
     found = {"a": [0, 1], "b": [0, 3]}
     assert decided(Logs(logs, max_rows_per_batch=4)) == (found, "4 of 10 rows: max_rows_per_batch=4")
@@ -89,14 +89,14 @@ def test_partitions_share_a_limit_of_rows_or_of_bytes() -> None:
     assert decided(Logs(logs)) == ({"a": [0, 1], "b": [0, 9]}, "all 10 rows that there were")
 
 
-def test_a_partition_that_overstates_its_rows_takes_no_share_from_others() -> None:
+def test_a_partition_that_overstates_its_number_of_rows_takes_no_share_from_the_others() -> None:
     logs = {"a": Scripted(0, said=50), "b": Scripted(9)}
     assert decided(Logs(logs, max_rows_per_batch=1)) == ({"b": [0, 1]}, "1 of 9 rows: max_rows_per_batch=1")
     assert decided(Logs({"a": Scripted(0, said=50)})) is None
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_missing_rows_stop_a_transactional_source_and_an_opaque_one_leaves_the_partition_out(
+def test_missing_rows_stop_a_transactional_source_and_make_an_opaque_source_omit_the_partition(
     found: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = {"a": Scripted(9, first=4, found=found), "b": Scripted(3)}
@@ -112,7 +112,7 @@ def test_missing_rows_stop_a_transactional_source_and_an_opaque_one_leaves_the_p
         Logs({"a": logs["a"]}, kind="opaque").decide(ATTEMPT, {"a": 1})
 
 
-def test_an_unreachable_partition_is_neither_counted_nor_lost() -> None:
+def test_a_partition_that_cannot_be_reached_is_not_counted_and_reports_no_loss() -> None:
     logs = {"away": Away(9), "b": Scripted(3)}
     with pytest.raises(SourceError, match="partition away cannot be reached: it is switched off"):
         Logs(logs).decide(ATTEMPT, {"away": 4})

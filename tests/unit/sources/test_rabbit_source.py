@@ -19,7 +19,7 @@ def message(id_: str, **parts: Any) -> QueueMessage:
     return QueueMessage(**{"message_id": id_, "routing_key": "orders", "headers": "{}", "body": b"a", **parts})
 
 
-def test_a_rabbit_source_is_rebuilt_from_its_arguments() -> None:
+def test_a_rabbit_source_can_be_created_again_from_its_arguments() -> None:
     source = RabbitQueueSource("shop", "orders", schema="n INT", set_aside="bad", max_rows_per_batch=5, remember=7)
     shown = (
         "RabbitQueueSource('shop', queue='orders', schema='n INT', remember=7, set_aside='bad', max_rows_per_batch=5)"
@@ -40,12 +40,12 @@ def test_a_rabbit_source_is_rebuilt_from_its_arguments() -> None:
         ({"max_rows_per_batch": 0}, r"max_rows_per_batch of RabbitQueueSource = 0"),
     ],
 )
-def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], named: str) -> None:
+def test_the_error_for_an_invalid_argument_of_a_rabbit_source_names_it(arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         RabbitQueueSource(**{"queue": "orders", **arguments})
 
 
-def test_messages_are_identified_by_their_id_or_by_their_whole_content() -> None:
+def test_messages_are_identified_by_their_id_or_by_their_complete_content() -> None:
     one = message("1")
     assert one.identity("message_id") == message("1", body=b"b").identity("message_id")
     assert one.identity("message_id") != message("2").identity("message_id")
@@ -59,7 +59,7 @@ def test_messages_are_identified_by_their_id_or_by_their_whole_content() -> None
     ).identity("content")
 
 
-def test_staged_messages_are_read_back_unchanged(tmp_path: Path) -> None:
+def test_staged_messages_are_unchanged_when_they_are_read(tmp_path: Path) -> None:
     taken = TakenMessages(str(tmp_path), "rabbit/..")
     messages = [message("1", body=b"\xff\x00"), message("", headers='{"n": 1}')]
     staged, ids = taken.stage(0, messages), taken.stage_ids(2, [bytes([n]) * 16 for n in range(3)])
@@ -68,7 +68,7 @@ def test_staged_messages_are_read_back_unchanged(tmp_path: Path) -> None:
     assert (is_staged(ids), is_staged(f"{ids}x")) == (True, False)
 
 
-def test_taken_messages_without_a_transaction_are_left_over_until_a_commit(tmp_path: Path) -> None:
+def test_messages_that_were_taken_without_a_transaction_are_kept_until_a_commit(tmp_path: Path) -> None:
     taken = TakenMessages(str(tmp_path), "rabbit/q")
     for number in (0, 2, 10):
         taken.stage(number, [message(str(number))])
@@ -77,7 +77,7 @@ def test_taken_messages_without_a_transaction_are_left_over_until_a_commit(tmp_p
     assert [each.message_id for each in taken.left(0)] == ["0", "10"]
 
 
-def test_messages_taken_before_a_ledger_loss_go_to_the_next_transaction_of_the_rebuilt_ledger(
+def test_messages_from_before_a_lost_ledger_are_in_the_next_transaction_of_the_rebuilt_one(
     tmp_path: Path,
 ) -> None:
     area = StagingArea(str(tmp_path))
@@ -92,7 +92,7 @@ def test_messages_taken_before_a_ledger_loss_go_to_the_next_transaction_of_the_r
     assert [each.message_id for each in lost.left(2)] == ["n0", "n2", "n10"]
 
 
-def test_ids_are_kept_from_where_the_last_committed_transaction_begins(tmp_path: Path) -> None:
+def test_message_ids_are_kept_from_the_position_before_the_last_committed_transaction(tmp_path: Path) -> None:
     """A ledger that is rebuilt may begin it anew, from the position before it."""
     taken = TakenMessages(str(tmp_path), "rabbit/q")
     ids = [taken.stage_ids(number, [bytes(16)]) for number in (3, 5, 9)]

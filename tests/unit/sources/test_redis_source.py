@@ -34,7 +34,7 @@ from airflow_tx.sources.redis.source import spelled
         ),
     ],
 )
-def test_every_connection_database_and_key_is_a_partition(
+def test_every_combination_of_connection_and_database_and_key_is_a_partition(
     source: RedisListSource | RedisNumberedSource | RedisStreamSource, shown: str, partitions: list[str]
 ) -> None:
     assert (repr(source), source.partitions()) == (shown, partitions)
@@ -42,7 +42,7 @@ def test_every_connection_database_and_key_is_a_partition(
     assert (repr(again), again.kind, again.serialize()) == (shown, source.kind, source.serialize())
 
 
-def test_a_redis_source_names_the_connections_that_a_driver_needs() -> None:
+def test_a_redis_source_names_the_connections_that_a_spark_driver_needs() -> None:
     assert RedisNumberedSource(["a", "b"], databases=[0, 1]).connections() == {"a": "redis", "b": "redis"}
     assert RedisStreamSource("a", "s", kind="opaque").kind is SourceKind.OPAQUE
 
@@ -64,13 +64,13 @@ def test_a_redis_source_names_the_connections_that_a_driver_needs() -> None:
         (lambda: RedisStreamSource("a", ["s", ""]), r"streams of RedisStreamSource"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_named(make: Any, told: str) -> None:
+def test_the_error_for_invalid_arguments_of_a_redis_source_names_them(make: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refusal:
         make()
     assert "\n" not in str(refusal.value)
 
 
-def test_a_connection_that_is_missing_or_of_another_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_connection_or_one_of_another_type_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_TX_CONN_tweets", json.dumps({"conn_type": "http"}))
     with pytest.raises(
         ConfigError, match="'tweets', conn_type = 'http' .*RedisNumberedSource needs a connection of type"
@@ -78,7 +78,7 @@ def test_a_connection_that_is_missing_or_of_another_type_is_named(monkeypatch: p
         RedisNumberedSource("tweets").backlog(None)
 
 
-def test_numbers_are_spelled_as_ranges() -> None:
+def test_numbers_in_an_error_are_written_as_ranges() -> None:
     assert spelled([3]) == "3"
     assert spelled([1, 2, 3, 7, 9, 10]) == "1 to 3, 7, 9 to 10"
     assert spelled(range(0, 100, 2)).endswith("16, 18 ...")

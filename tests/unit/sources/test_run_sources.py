@@ -83,14 +83,14 @@ def rows_of(source: Any, metadata: Any) -> list[Any]:
 # --- intervals ---------------------------------------------------------------------------------------------------
 
 
-def test_the_key_of_a_run_is_its_interval_whatever_its_run_id() -> None:
+def test_the_key_of_a_run_is_its_interval_no_matter_which_run_id_it_has() -> None:
     key = "interval:2026-01-01T00:00:00+00:00/2026-01-02T00:00:00+00:00"
     assert source().key(run(FIRST, run_id="scheduled__1")) == key
     berlin = FIRST.astimezone(timezone(timedelta(hours=1)))
     assert source().key(run(berlin, run_id="backfill__7")) == key
 
 
-def test_pendulum_dates_of_airflow_are_accepted() -> None:
+def test_pendulum_dates_from_airflow_are_accepted() -> None:
     pendulum = pytest.importorskip("pendulum")
     start = pendulum.datetime(2026, 3, 29, tz="Europe/Berlin")  # a day of 23 hours
     bound = source().for_run(run(start, start.add(days=1) - start))
@@ -99,7 +99,7 @@ def test_pendulum_dates_of_airflow_are_accepted() -> None:
     assert json.loads(json.dumps(batch.position)) == batch.position
 
 
-def test_the_reader_gets_the_interval_in_utc_and_the_options() -> None:
+def test_the_reader_receives_the_interval_in_utc_and_the_options() -> None:
     made = source(options={"shop": 7})
     batch = take(FIRST)
     assert batch.metadata == {"from": "2026-01-01T00:00:00+00:00", "to": "2026-01-02T00:00:00+00:00"}
@@ -107,7 +107,7 @@ def test_the_reader_gets_the_interval_in_utc_and_the_options() -> None:
     assert rows_of(again, batch.metadata) == [{"from": FIRST, "to": FIRST + DAY, "shop": 7}]
 
 
-def test_a_bound_source_is_serialized_like_the_unbound_one() -> None:
+def test_a_source_that_is_bound_to_a_run_is_serialized_in_the_same_way_as_the_unbound_source() -> None:
     assert source().for_run(run(FIRST)).serialize() == source().serialize()
     assert source().serialize()[1] == {"reader": "tx_unit_readers.sales", "options": {}, "kind": "transactional"}
     with pytest.raises(SourceError, match=r"no run to decide a batch for\. Use source\.for_run\(run\)"):
@@ -132,7 +132,7 @@ def test_gaps_between_intervals_can_be_filled_later() -> None:
 @pytest.mark.parametrize(
     ("start", "length"), [(FIRST + HOUR, HOUR), (FIRST, DAY), (FIRST - HOUR, 2 * HOUR), (FIRST - DAY, 5 * DAY)]
 )
-def test_an_interval_that_overlaps_a_taken_one_is_refused(start: datetime, length: timedelta) -> None:
+def test_an_interval_that_overlaps_an_earlier_one_is_refused(start: datetime, length: timedelta) -> None:
     with pytest.raises(SourceError) as refusal:
         take(start, take(FIRST).position, length)
     said = str(refusal.value)
@@ -147,7 +147,7 @@ def test_an_interval_that_overlaps_a_taken_one_is_refused(start: datetime, lengt
     )
 
 
-def test_an_hour_after_the_taken_days_is_accepted() -> None:
+def test_an_interval_of_one_hour_after_daily_intervals_is_accepted() -> None:
     assert take(FIRST + DAY, take(FIRST).position, HOUR).metadata
 
 
@@ -165,7 +165,7 @@ def test_an_hour_after_the_taken_days_is_accepted() -> None:
         (run(FIRST.replace(tzinfo=None)), r"Let the timetable give dates with a time zone"),
     ],
 )
-def test_a_run_without_an_interval_of_its_own_is_refused(ask: Callable[..., Any], each: RunInfo, problem: str) -> None:
+def test_a_run_without_its_own_interval_is_refused(ask: Callable[..., Any], each: RunInfo, problem: str) -> None:
     with pytest.raises(SourceError, match=problem) as refusal:
         ask(source(), each)
     assert "\n" not in str(refusal.value)
@@ -174,7 +174,7 @@ def test_a_run_without_an_interval_of_its_own_is_refused(ask: Callable[..., Any]
 # --- partitions of Airflow ---------------------------------------------------------------------------------------
 
 
-def test_the_key_of_a_run_is_its_partition_date_or_else_its_partition_key() -> None:
+def test_the_key_of_a_run_is_its_partition_date_or_otherwise_its_partition_key() -> None:
     made = RunPartitionSource("tx_unit_readers.of_partition")
     assert made.key(run(None, key="day one", date=FIRST)) == made.key(run(None, key="renamed", date=FIRST))
     assert made.key(run(None, date="2026-01-01T01:00:00+01:00")) == made.key(run(None, date="2026-01-01T00:00:00Z"))
@@ -186,7 +186,7 @@ def test_the_key_of_a_run_is_its_partition_date_or_else_its_partition_key() -> N
         made.key(run(None, date="soon"))
 
 
-def test_a_partition_is_taken_once_and_its_name_goes_to_the_reader() -> None:
+def test_a_partition_is_taken_once_and_its_name_is_passed_to_the_reader() -> None:
     made = RunPartitionSource("tx_unit_readers.of_partition")
     first = made.for_run(run(None, key="eu")).decide(ATTEMPT, None)
     second = made.for_run(run(None, date=FIRST)).decide(ATTEMPT, first.position)
@@ -208,7 +208,7 @@ def test_the_position_of_another_source_is_refused() -> None:
 # --- readers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_function_is_stored_as_its_path(readers: ModuleType) -> None:
+def test_a_reader_function_is_stored_as_its_import_path(readers: ModuleType) -> None:
     assert DataIntervalSource(readers.sales).serialize() == source().serialize()
 
 
@@ -242,12 +242,12 @@ def test_a_reader_that_workers_cannot_import_is_refused(readers: ModuleType) -> 
         ),
     ],
 )
-def test_a_reader_that_cannot_read_is_named(reader: str, problem: str) -> None:
+def test_the_error_for_a_reader_that_fails_names_the_reader(reader: str, problem: str) -> None:
     with pytest.raises(SourceError, match=problem):
         rows_of(DataIntervalSource(reader), take(FIRST).metadata)
 
 
-def test_options_that_are_no_json_and_a_wrong_kind_are_refused() -> None:
+def test_options_that_are_not_json_and_an_invalid_kind_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"options of DataIntervalSource = \['at'\] cannot be used\. They travel"):
         source(options={"at": FIRST})
     with pytest.raises(ConfigError, match="kind of DataIntervalSource = 'daily'"):
@@ -283,7 +283,7 @@ def test_every_form_of_a_source_names_the_connections_of_its_reader_and_airflow_
 # --- without a reader --------------------------------------------------------------------------------------------
 
 
-def test_an_interval_source_without_a_reader_decides_batches_but_gives_no_rows() -> None:
+def test_an_interval_source_without_a_reader_decides_batches_and_has_no_rows() -> None:
     bare = DataIntervalSource(kind="opaque")
     again = rebuild(*json.loads(json.dumps(bare.serialize())))
     assert again.for_run(run(FIRST)).decide(ATTEMPT, None) == take(FIRST)
@@ -292,12 +292,12 @@ def test_an_interval_source_without_a_reader_decides_batches_but_gives_no_rows()
 
 
 @pytest.mark.parametrize("too_early", [timedelta(minutes=2), DAY, 400 * DAY])
-def test_an_interval_that_has_not_ended_when_its_run_is_started_by_hand_is_refused(too_early: timedelta) -> None:
+def test_a_run_that_is_started_by_hand_before_its_interval_has_ended_is_refused(too_early: timedelta) -> None:
     with pytest.raises(SourceError, match=r"run r had not ended .* Clear the run once its interval has ended"):
         source().for_run(by_hand(FIRST + DAY - too_early))
 
 
-def test_clocks_of_airflow_that_differ_a_little_refuse_no_run() -> None:
+def test_a_run_is_accepted_although_the_clocks_of_airflow_differ_slightly() -> None:
     early = source().for_run(by_hand(FIRST + DAY - timedelta(seconds=20)))
     late = source().for_run(by_hand(FIRST + DAY))
     assert early.decide(ATTEMPT, None) == late.decide(ATTEMPT, None)

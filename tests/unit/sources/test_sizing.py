@@ -26,7 +26,7 @@ TARGETS = st.floats(0.1, 10**5)
 
 
 @given(st.one_of(st.none(), st.integers(1, 10**9)), AVAILABLE)
-def test_shares_use_the_whole_limit_and_give_no_partition_more_than_it_has(
+def test_shares_use_the_complete_limit_and_give_no_partition_more_rows_than_it_has(
     rows: int | None, available: dict[str, int]
 ) -> None:
     shares = Limit(rows).shares(available)
@@ -37,7 +37,9 @@ def test_shares_use_the_whole_limit_and_give_no_partition_more_than_it_has(
 
 
 @given(st.integers(1, 10**6), AVAILABLE)
-def test_a_partition_gets_less_than_another_only_if_it_has_no_more_rows(rows: int, available: dict[str, int]) -> None:
+def test_a_partition_gets_a_smaller_share_than_another_one_only_if_it_has_no_more_rows(
+    rows: int, available: dict[str, int]
+) -> None:
     shares = Limit(rows).shares(available)
     largest = max(shares.values(), default=0)
     cut = [name for name in shares if shares[name] < available[name]]
@@ -45,7 +47,7 @@ def test_a_partition_gets_less_than_another_only_if_it_has_no_more_rows(rows: in
     assert all(largest - shares[name] <= 1 for name in cut)
 
 
-def test_the_unused_share_of_a_small_partition_goes_to_the_others() -> None:
+def test_the_unused_share_of_a_small_partition_is_given_to_the_others() -> None:
     assert Limit(100).shares({"a": 10, "b": 1000, "c": 1000}) == {"a": 10, "b": 45, "c": 45}
     assert Limit(2).shares({"a": 5, "b": 5, "c": 5}) == {"a": 1, "b": 1, "c": 0}
 
@@ -53,24 +55,24 @@ def test_the_unused_share_of_a_small_partition_goes_to_the_others() -> None:
 # --- fixed limits ------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_of_bytes_becomes_a_number_of_rows_by_a_sample() -> None:
+def test_a_limit_in_bytes_is_converted_to_a_number_of_rows_by_a_sample() -> None:
     limit = BatchSize(max_bytes=1000).limit()
     assert limit.rows is None
     assert limit.of_rows_of([90, 110]) == Limit(10, 1000, "max_bytes_per_batch=1000, 100 bytes a row")
     assert limit.of_rows_of([]) is limit
 
 
-def test_one_row_fits_any_limit_of_bytes() -> None:
+def test_a_limit_in_bytes_allows_at_least_one_row() -> None:
     assert Limit(bytes=10).of_rows_of([10**6]).rows == 1
 
 
-def test_the_smaller_of_rows_and_bytes_is_the_limit() -> None:
+def test_the_smaller_of_the_limits_in_rows_and_bytes_applies() -> None:
     limit = BatchSize(max_rows=5, max_bytes=1000).limit()
     assert limit.of_rows_of([100]) is limit
     assert limit.of_rows_of([500]).rows == 2
 
 
-def test_a_batch_says_why_it_has_so_many_rows() -> None:
+def test_a_batch_contains_the_reason_for_its_number_of_rows() -> None:
     limit = BatchSize(max_rows=5).limit()
     assert limit.reason_for(5, 9) == "5 of 9 rows: max_rows_per_batch=5"
     assert limit.reason_for(5, None) == "5 of many rows: max_rows_per_batch=5"
@@ -80,7 +82,7 @@ def test_a_batch_says_why_it_has_so_many_rows() -> None:
 
 @pytest.mark.parametrize("name", ["max_rows", "max_bytes", "target_seconds"])
 @pytest.mark.parametrize("value", [0, -1, "7", True, float("nan"), 1.5])
-def test_a_limit_that_is_no_positive_number_is_refused(name: str, value: Any) -> None:
+def test_a_limit_that_is_not_a_positive_number_is_refused(name: str, value: Any) -> None:
     given_: dict[str, Any] = {"max_rows": None, "max_bytes": None, "target_seconds": None, name: value}
     if name == "target_seconds" and value == 1.5:
         assert BatchSize.checked("KafkaSource", **given_).target_seconds == 1.5
@@ -97,7 +99,7 @@ def test_only_limits_that_are_set_become_arguments_of_a_source() -> None:
 
 
 @given(TARGETS, MEASURED, st.one_of(st.none(), st.integers(1, 10**9)))
-def test_an_adaptive_limit_keeps_within_its_bounds(
+def test_an_adaptive_limit_stays_within_its_bounds(
     target: float, measured: list[tuple[int, float]], most: int | None
 ) -> None:
     limit = BatchSize(max_rows=most, target_seconds=target).limit(measured)
@@ -109,31 +111,31 @@ def test_an_adaptive_limit_keeps_within_its_bounds(
     assert limit.reason
 
 
-def test_the_limit_without_measurements_is_a_first_guess() -> None:
+def test_the_limit_without_measurements_is_a_fixed_first_value() -> None:
     limit = BatchSize(target_seconds=60).limit()
     assert (limit.rows, limit.reason) == (FIRST_ROWS, "nothing is measured yet, target_seconds=60")
     assert BatchSize(max_rows=10, target_seconds=60).limit().reason == "max_rows_per_batch=10"
 
 
-def test_a_batch_grows_tenfold_at_most() -> None:
+def test_a_batch_has_at_most_ten_times_as_many_rows_as_the_largest_batch_before_it() -> None:
     limit = BatchSize(target_seconds=600).limit([(1000, 5.0), (2000, 5.001)])
     assert limit.rows == GROWTH * 2000
     assert limit.reason.endswith("at most 10 times the largest of them")
 
 
-def test_a_batch_that_took_too_long_is_followed_by_a_smaller_one_that_fits() -> None:
+def test_the_batch_after_one_that_took_too_long_is_small_enough_for_the_target() -> None:
     limit = BatchSize(target_seconds=60).limit([(100_000, 600.0)])
     assert limit.rows == 10_000
 
 
-def test_the_limit_separates_overhead_from_time_per_row() -> None:
+def test_the_limit_separates_the_overhead_from_the_time_per_row() -> None:
     measured = [(rows, 30 + rows * 0.0001) for rows in (1_000, 50_000, 200_000)]
     limit = BatchSize(target_seconds=60).limit(measured)
     assert limit.rows == pytest.approx(300_000, rel=0.01)
     assert "took 30.0 s and 100.0 s for a million rows" in limit.reason
 
 
-def test_rows_get_a_share_of_the_target_that_the_overhead_alone_exceeds() -> None:
+def test_rows_get_a_share_of_the_target_even_if_the_overhead_alone_exceeds_the_target() -> None:
     measured = [(rows, 90 + rows * 0.0001) for rows in (1_000, 50_000, 200_000)]
     limit = BatchSize(target_seconds=60).limit(measured)
     assert limit.rows == pytest.approx(ROWS_SHARE * 60 / 0.0001, rel=0.01)
@@ -197,7 +199,7 @@ SPEEDS = pytest.mark.parametrize(
 
 
 @SPEEDS
-def test_a_backlog_of_ten_million_rows_is_worked_off_in_few_large_batches_within_the_target(
+def test_a_backlog_of_ten_million_rows_is_processed_in_a_few_large_batches_within_the_target(
     overhead: float, per_row: float
 ) -> None:
     pipeline = Pipeline(120, overhead, per_row)
@@ -208,7 +210,9 @@ def test_a_backlog_of_ten_million_rows_is_worked_off_in_few_large_batches_within
 
 
 @SPEEDS
-def test_a_trickle_makes_small_batches_and_a_later_backlog_large_ones(overhead: float, per_row: float) -> None:
+def test_a_slow_stream_is_read_in_small_batches_and_a_later_backlog_in_large_batches(
+    overhead: float, per_row: float
+) -> None:
     pipeline = Pipeline(120, overhead, per_row)
     pipeline.backlog(10_000_000)
     assert all(seconds <= overhead + 500 * per_row for _, seconds in pipeline.trickle(50))
@@ -218,7 +222,7 @@ def test_a_trickle_makes_small_batches_and_a_later_backlog_large_ones(overhead: 
     pipeline.trickle(5)
 
 
-def test_a_backlog_after_only_a_trickle_grows_tenfold_with_each_batch() -> None:
+def test_a_backlog_after_a_slow_stream_grows_tenfold_with_each_batch() -> None:
     pipeline = Pipeline(120, 30, 2e-5)
     pipeline.trickle(20)
     batches = pipeline.backlog(10_000_000)
@@ -227,7 +231,7 @@ def test_a_backlog_after_only_a_trickle_grows_tenfold_with_each_batch() -> None:
 
 
 @given(st.lists(st.floats(0.8, 1.25), min_size=50, max_size=50))
-def test_uneven_times_do_not_disturb_an_adaptive_limit(noise: list[float]) -> None:
+def test_variable_processing_times_do_not_disturb_an_adaptive_limit(noise: list[float]) -> None:
     pipeline = Pipeline(120, 30, 2e-5, lambda number: noise[number % len(noise)])
     pipeline.trickle(10)
     batches = pipeline.backlog(20_000_000)
@@ -235,7 +239,7 @@ def test_uneven_times_do_not_disturb_an_adaptive_limit(noise: list[float]) -> No
     assert max(seconds for _, seconds in batches) <= 120 * 3
 
 
-def test_a_time_when_all_was_slow_makes_smaller_batches_and_is_forgotten() -> None:
+def test_slow_processing_makes_batches_smaller_until_the_slow_measurements_are_forgotten() -> None:
     pipeline = Pipeline(120, 5, 1e-5)
     pipeline.backlog(30_000_000)
     pipeline.per_row = 1e-3
@@ -248,7 +252,7 @@ def test_a_time_when_all_was_slow_makes_smaller_batches_and_is_forgotten() -> No
     assert max(seconds for _, seconds in fast) < 3 * 120
 
 
-def test_older_measurements_that_contradict_newer_ones_are_left_out() -> None:
+def test_older_measurements_that_contradict_newer_ones_are_ignored() -> None:
     line = [(1_000, 31.0), (100_000, 130.0)]
     limits = [BatchSize(target_seconds=60).limit(measured) for measured in (line, [(1_000_000, 5.0), *line])]
     assert [limit.rows for limit in limits] == [30_000, 30_000]

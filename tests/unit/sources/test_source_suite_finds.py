@@ -185,7 +185,9 @@ FAULTS: list[tuple[type[MemorySource], Check, str]] = [
 
 
 @pytest.mark.parametrize(("source", "check", "kind"), FAULTS)
-def test_each_planted_fault_is_found_by_its_suite_test(source: type[MemorySource], check: Check, kind: str) -> None:
+def test_each_faulty_source_fails_the_suite_test_for_its_fault(
+    source: type[MemorySource], check: Check, kind: str
+) -> None:
     Remembering.taken.clear()
     sound = Suite(Sound, kind)
     check(sound, SourceLedger(sound))
@@ -194,7 +196,7 @@ def test_each_planted_fault_is_found_by_its_suite_test(source: type[MemorySource
         check(faulty, SourceLedger(faulty))
 
 
-def test_an_address_in_a_repr_and_a_secret_in_the_arguments_are_found() -> None:
+def test_the_suite_finds_an_address_in_a_repr_and_a_secret_in_the_arguments() -> None:
     with pytest.raises(AssertionError):
         Suite(Talkative).test_its_repr_and_arguments_show_no_address_and_no_credentials()
     told = Suite(Sound)
@@ -247,7 +249,7 @@ def call(suite: Suite, check: str) -> None:
 
 @pytest.mark.parametrize("suite", [Empty, Mute])
 @pytest.mark.parametrize("check", WITH_ROWS)
-def test_every_suite_test_without_rows_fails_with_one_line(suite: type[Suite], check: str) -> None:
+def test_every_suite_test_without_rows_fails_with_a_one_line_error(suite: type[Suite], check: str) -> None:
     with pytest.raises(AssertionError) as failed:
         call(suite(Sound, of_kind(check)), check)
     assert str(failed.value) == NO_ROWS
@@ -257,14 +259,14 @@ NEEDS_NO_BATCH = {"test_a_rebuilt_source_is_equal"}
 
 
 @pytest.mark.parametrize("check", sorted(set(WITH_ROWS) - NEEDS_NO_BATCH))
-def test_no_suite_test_passes_with_rows_that_its_source_does_not_have(check: str) -> None:
+def test_no_suite_test_passes_if_the_source_does_not_have_the_given_rows(check: str) -> None:
     suite = Pretending(Sound, of_kind(check))
     suite.data.clear()
     with pytest.raises((AssertionError, SourceError)):
         call(suite, check)
 
 
-def test_an_add_partition_without_rows_fails_the_suite() -> None:
+def test_a_method_add_partition_that_adds_no_rows_fails_the_suite() -> None:
     class Without(Suite):
         def add_partition(self) -> list[Row]:
             return []

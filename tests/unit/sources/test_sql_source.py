@@ -40,28 +40,28 @@ ATTEMPT = TransactionAttempt(1, 1)
         ({"kind": "both"}, "kind of SqlSource = 'both' cannot be used"),
     ],
 )
-def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], told: str) -> None:
+def test_the_error_for_an_invalid_argument_of_a_sql_source_names_it(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as error:
         SqlSource(**{"conn_id": "shop", "table": "orders", **arguments})
     assert told in str(error.value)
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"], "", [1]])
-def test_a_partitioned_source_needs_names_each_once(names: Any) -> None:
+def test_a_partitioned_source_refuses_missing_or_duplicate_names(names: Any) -> None:
     with pytest.raises(ConfigError, match="conn_ids of PartitionedSqlSource"):
         PartitionedSqlSource(names, "orders")
     with pytest.raises(ConfigError, match="tables of PartitionedSqlSource"):
         PartitionedSqlSource("shop", names)
 
 
-def test_a_source_says_which_connections_it_needs_and_partitions_have_both_names() -> None:
+def test_a_sql_source_names_its_connections_and_names_each_partition_by_connection_and_table() -> None:
     assert SqlSource("shop", "orders").connections() == {"shop": "postgres"}
     source = PartitionedSqlSource(["a", "b"], ["x", "s.y"])
     assert source.connections() == {"a": "postgres", "b": "postgres"}
     assert source.partitions() == ["a.x", "a.s.y", "b.x", "b.s.y"]
 
 
-def test_importing_a_sql_source_loads_no_database_library() -> None:
+def test_importing_a_sql_source_does_not_import_a_database_library() -> None:
     check = "import sys, airflow_tx; airflow_tx.SqlSource, airflow_tx.PartitionedSqlSource; "
     check += "sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
@@ -76,7 +76,7 @@ KEYS: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_positions_and_rows_survive_json(key: tuple[Any, ...]) -> None:
+def test_positions_and_rows_are_unchanged_after_they_are_stored_as_json(key: tuple[Any, ...]) -> None:
     position = TablePosition(key, None, 3, 1)
     assert TablePosition.from_json(json.loads(json.dumps(position.to_json())), len(key)) == position
     rows = Rows(None, (key, key), (2, 1))
@@ -85,12 +85,12 @@ def test_positions_and_rows_survive_json(key: tuple[Any, ...]) -> None:
     assert rows.ranges == [KeyRange(None, key), KeyRange(key, key)]
 
 
-def test_a_time_is_stored_in_utc_whatever_the_time_zone_of_the_session() -> None:
+def test_a_time_is_stored_in_utc_in_every_time_zone_of_the_session() -> None:
     at = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
     assert TablePosition((at, 1)).to_json()["last"] == [{"at": "2026-01-01T00:00:00.000000+00:00"}, 1]
 
 
-def test_the_recounted_rows_cover_at_least_the_last_batch_and_not_many_more() -> None:
+def test_the_rows_that_are_counted_again_include_at_least_the_last_batch_and_only_few_others() -> None:
     first = TablePosition().after((10,), 10)
     assert first == TablePosition((10,), None, 10)
     assert first.after((20,), 5) == TablePosition((20,), None, 15)
@@ -126,13 +126,13 @@ def test_a_missing_sqlite_database_is_not_created(books: Books) -> None:
     assert not books.path.exists()
 
 
-def test_a_missing_connection_is_named() -> None:
+def test_the_error_for_a_missing_connection_names_it() -> None:
     with pytest.raises(ConfigError, match=r"SqlSource\(conn_id\) = 'nobody' cannot be used"):
         rows(SqlSource("nobody", "sold"))
 
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
-def test_times_of_sqlite_in_strings_are_ordered_and_rows_in_the_future_wait(books: Books, mode: str) -> None:
+def test_times_in_sqlite_strings_are_ordered_and_rows_in_the_future_are_not_taken_yet(books: Books, mode: str) -> None:
     books.run(
         f"""PRAGMA journal_mode = {mode};
         CREATE TABLE sold (id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL, title TEXT);
@@ -144,7 +144,7 @@ def test_times_of_sqlite_in_strings_are_ordered_and_rows_in_the_future_wait(book
 
 
 @pytest.mark.parametrize(("kind", "told"), [("", "the last id is 1 now"), ("AUTOINCREMENT", "")])
-def test_ids_that_sqlite_gives_again_stop_the_source(books: Books, kind: str, told: str) -> None:
+def test_ids_that_sqlite_assigns_again_stop_the_source(books: Books, kind: str, told: str) -> None:
     books.run(f"CREATE TABLE sold (id INTEGER PRIMARY KEY {kind}, n INT); INSERT INTO sold (n) VALUES (1), (2)")
     source = SqlSource("books", "sold")
     batch = source.initialize_transaction(1, None)
@@ -170,7 +170,7 @@ def sold(books: Books) -> tuple[SqlSource, Any]:
     return source, json.loads(json.dumps(batch.position))
 
 
-def test_a_recreated_table_that_has_outgrown_its_old_rows_stops_the_source(books: Books) -> None:
+def test_a_recreated_table_that_is_larger_than_the_old_one_stops_the_source(books: Books) -> None:
     source, position = sold(books)
     books.run("DELETE FROM sold; DELETE FROM sqlite_sequence")
     books.run("INSERT INTO sold (title) VALUES ('d'), ('e'), ('f'), ('g'), ('h')")
@@ -191,14 +191,14 @@ def test_a_recreated_table_that_has_outgrown_its_old_rows_stops_the_source(books
         "DELETE FROM sold",
     ],
 )
-def test_changed_or_deleted_taken_rows_do_not_count_as_a_recreated_table(books: Books, change: str) -> None:
+def test_changed_or_deleted_rows_that_were_taken_do_not_count_as_a_recreated_table(books: Books, change: str) -> None:
     source, position = sold(books)
     books.run(f"{change}; INSERT INTO sold (title) VALUES ('d')")
     assert source.losses(position) == []
     assert [row["id"] for row in rows(source, position)] == [4]
 
 
-def test_a_replay_with_changed_rows_leaves_out_deleted_rows_but_refuses_inserted_ones(books: Books) -> None:
+def test_a_replay_with_changed_rows_omits_deleted_rows_and_refuses_inserted_rows(books: Books) -> None:
     books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT); INSERT INTO sold VALUES (1, 'a'), (3, 'b')")
     source = SqlSource("books", "sold", rows_per_read=1)
     batch = source.initialize_transaction(1, None)
@@ -216,27 +216,27 @@ def test_a_replay_with_changed_rows_leaves_out_deleted_rows_but_refuses_inserted
         source.decide_again(ATTEMPT, batch.metadata)
 
 
-def test_a_position_without_a_mark_is_still_accepted(books: Books) -> None:
+def test_a_position_without_a_mark_is_accepted(books: Books) -> None:
     source, position = sold(books)
     del position["mark"]
     books.run("INSERT INTO sold (title) VALUES ('d')")
     assert [row["id"] for row in rows(source, position)] == [4]
 
 
-def test_an_error_names_the_id_that_cannot_be_ordered(books: Books) -> None:
+def test_the_error_for_an_id_that_cannot_be_ordered_shows_the_id(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1.5)")
     told = r"table sold has a row whose id is '1\.5', of type float: rows cannot be ordered by it"
     with pytest.raises(SourceError, match=told):
         rows(SqlSource("books", "sold"))
 
 
-def test_a_text_among_whole_numbers_is_named(books: Books) -> None:
+def test_the_error_for_a_text_in_a_column_of_integers_shows_the_text(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1), ('x1')")
     with pytest.raises(SourceError, match="table sold has a row whose id is 'x1', of type str: rows cannot be ordered"):
         rows(SqlSource("books", "sold"))
 
 
-def test_a_string_that_is_not_utf_8_is_refused_only_if_its_column_is_read(books: Books) -> None:
+def test_a_string_that_is_not_valid_utf8_is_refused_only_if_its_column_is_read(books: Books) -> None:
     books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT, n INT)")
     books.run("INSERT INTO sold VALUES (1, 'é', 1), (2, CAST(x'e9' AS TEXT), 'many')")
     told = r"column title of table sold is \S+ in the row whose id is 2: .* read other columns: columns=\['id', 'n'\]"
@@ -255,7 +255,7 @@ def test_a_refused_string_of_two_lines_is_not_stored_in_the_ledger(books: Books)
     assert problem_of(refused.value) == f"Source {refused.value.source} refused: {told}."
 
 
-def test_a_reader_sets_keepalives_and_timeouts_to_notice_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_sets_keepalives_and_timeouts_to_detect_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for its answer would otherwise wait for hours, and nothing would be begun."""
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgresql://reader@shop/orders?keepalives_idle=3")
     database = Database("shop", TableErrors("SqlSource", "shop"), what="SqlSource")

@@ -40,7 +40,7 @@ def judged(times: Times, plan: str, *, hidden: bool = True) -> RowsRead | str:
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("plan", ["", "limit {", "sql { query: limit\\n5 }"])
-def test_equal_row_counts_prove_one_read_of_each_row_and_lower_counts_an_unread_row(
+def test_an_equal_row_count_proves_a_complete_read_and_a_lower_count_proves_unread_rows(
     batch: Sequence[int], plan: str
 ) -> None:
     for times in executions(batch, limited=bool(plan)):
@@ -52,18 +52,18 @@ def test_equal_row_counts_prove_one_read_of_each_row_and_lower_counts_an_unread_
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
-def test_an_execution_that_repeats_nothing_and_cuts_nothing_off_is_proven(batch: Sequence[int]) -> None:
+def test_a_read_is_proven_if_its_spark_plan_cannot_repeat_or_omit_rows(batch: Sequence[int]) -> None:
     found = judged([1] * sum(batch), "project { }")
     assert isinstance(found, RowsRead)
     assert (found.found.rows, found.at_least, found.stopped) == (sum(batch), False, False)
 
 
-def test_an_equal_count_beside_a_limit_is_a_proof_only_if_spark_has_repeated_nothing() -> None:
+def test_an_equal_count_with_a_limit_in_the_plan_is_proof_only_if_spark_has_repeated_no_task() -> None:
     assert isinstance(judged([1, 1], "limit {", hidden=False), RowsRead)
     assert isinstance(judged([1, 1], "limit {"), str)
 
 
-def test_a_higher_count_is_a_difference_only_if_spark_has_repeated_nothing() -> None:
+def test_a_higher_count_is_a_difference_only_if_spark_has_repeated_no_task() -> None:
     assert judged([2, 1], "", hidden=False) == RowsRead(RowsDigest(3))
     assert isinstance(judged([2, 1], ""), str)
 
@@ -86,11 +86,11 @@ def plan(*above: str, limit: int) -> str:
         ("limit {\n  aggregate {\n  }\n" + plan("project", limit=3), False),
     ],
 )
-def test_a_limit_above_an_aggregation_leaves_out_no_rows(given: str, proven: bool) -> None:
+def test_a_limit_after_an_aggregation_does_not_hide_unread_rows(given: str, proven: bool) -> None:
     assert isinstance(judged([1, 1], given), RowsRead) == proven
 
 
-def test_a_batch_without_rows_is_proven_despite_a_limit() -> None:
+def test_a_batch_without_rows_is_proven_although_the_plan_has_a_limit() -> None:
     found = judged([], "limit {")
     assert isinstance(found, RowsRead)
     assert not found.stopped
@@ -100,7 +100,7 @@ def test_a_lower_count_means_that_the_batch_has_more_rows() -> None:
     assert judged([1, 0], "project {") == RowsRead(RowsDigest(1), stopped=True, more=True)
 
 
-def test_a_lower_count_is_a_lower_bound_beside_a_join_and_too_low_beside_a_limit() -> None:
+def test_a_lower_count_is_only_a_lower_bound_if_the_plan_has_a_join() -> None:
     assert judged([1, 0], "join {") == RowsRead(RowsDigest(1), at_least=True)
     assert judged([1, 0], "join { limit {") == RowsRead(RowsDigest(1), at_least=True, stopped=True, more=True)
     assert judged([0, 0], "join { limit {") == RowsRead(RowsDigest(0), at_least=True)

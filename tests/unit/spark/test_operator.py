@@ -138,7 +138,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, ledger)
 
 
-def test_outputs_are_pushed_one_key_each_and_acknowledged(bench: Bench) -> None:
+def test_each_output_is_pushed_as_its_own_xcom_and_acked(bench: Bench) -> None:
     bench.run()
     [(outputs, consumed)] = bench.ledger.acked
     assert outputs == [bench.xcoms["counts"]]
@@ -161,7 +161,7 @@ def test_a_driver_finds_the_ackers_of_its_transaction(bench: Bench, monkeypatch:
     assert descriptor.ackers == Ackers(2, "queues", "/tx", anchored=True)
 
 
-def test_a_failed_application_is_reported_and_not_acked(bench: Bench) -> None:
+def test_a_failed_spark_application_is_reported_and_not_acked(bench: Bench) -> None:
     with pytest.raises(
         ApplicationFailed, match=r"app.py of task partial_counts in transaction 3.2 failed: ValueError: told"
     ):
@@ -169,13 +169,13 @@ def test_a_failed_application_is_reported_and_not_acked(bench: Bench) -> None:
     assert not bench.ledger.acked
 
 
-def test_an_application_without_output_is_not_acknowledged(bench: Bench) -> None:
+def test_a_spark_application_without_output_is_not_acked(bench: Bench) -> None:
     with pytest.raises(StagingError, match="it is incomplete"):
         bench.run(application_args=["nothing"])
     assert not bench.ledger.acked
 
 
-def test_a_missing_connection_is_refused_instead_of_running_on_yarn(bench: Bench) -> None:
+def test_a_missing_connection_is_refused_and_yarn_is_not_used_instead(bench: Bench) -> None:
     with pytest.raises(ConfigError, match=r"conn_id .* 'nowhere' .* No such connection. Make it"):
         bench.run(conn_id="nowhere")
 
@@ -200,7 +200,7 @@ YARN = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http:/
         ),
     ],
 )
-def test_an_option_that_yarn_cluster_mode_lacks_is_named_before_the_submit(
+def test_an_option_that_yarn_cluster_mode_does_not_support_is_refused_before_the_submit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, extra: Any, options: Any, match: str
 ) -> None:
     _check_provider()
@@ -210,7 +210,7 @@ def test_an_option_that_yarn_cluster_mode_lacks_is_named_before_the_submit(
         bench.run(**options)
 
 
-def test_yarn_cluster_mode_accepts_an_application_that_is_not_durable(
+def test_yarn_cluster_mode_accepts_a_spark_application_that_is_not_durable(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _check_provider()
@@ -227,7 +227,7 @@ def _check_provider() -> None:
         pytest.skip("no retry takes up a driver in Airflow 3.2")
 
 
-def test_a_missing_application_or_binary_is_refused(bench: Bench) -> None:
+def test_a_missing_spark_application_or_binary_is_refused(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="No such command"):
         bench.run(spark_binary="/nowhere/spark-submit")
     (bench.folder / "app.py").unlink()
@@ -277,7 +277,7 @@ def run_of(bench: Bench, attempt: int, task_try: str, **arguments: Any) -> str:
 
 
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="no retry takes up a driver in Airflow 3.2")
-def test_a_retry_takes_up_the_driver_of_the_try_before_with_its_output(cluster: Bench) -> None:
+def test_a_retry_resumes_the_driver_of_the_previous_try_and_uses_its_output(cluster: Bench) -> None:
     # The first try dies after its driver has written: nothing is acknowledged, nothing forgotten.
     acknowledge = cluster.ledger.ack
     cluster.ledger.ack = die  # type: ignore[method-assign, assignment]
@@ -290,7 +290,7 @@ def test_a_retry_takes_up_the_driver_of_the_try_before_with_its_output(cluster: 
 
 
 @pytest.mark.long
-def test_a_retry_never_takes_up_a_driver_that_works_on_other_inputs(cluster: Bench) -> None:
+def test_a_retry_never_resumes_a_driver_that_was_started_with_other_inputs(cluster: Bench) -> None:
     def counted(task_try: str) -> dict[str, Any]:
         where = cluster.ledger.staging.try_dir("flights", TransactionAttempt(3, 2), TaskTry("read", -1, task_try))
         output = write_rows(where, "rows", [{"number": 1}])
@@ -308,7 +308,7 @@ def test_a_retry_never_takes_up_a_driver_that_works_on_other_inputs(cluster: Ben
 
 
 @pytest.mark.lead
-def test_the_next_attempt_never_continues_a_driver_of_the_previous_attempt(cluster: Bench) -> None:
+def test_the_next_attempt_never_resumes_a_driver_of_the_previous_attempt(cluster: Bench) -> None:
     cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
     with pytest.raises(SystemExit):
         run_of(cluster, 2, "try-1")
@@ -317,7 +317,7 @@ def test_the_next_attempt_never_continues_a_driver_of_the_previous_attempt(clust
 
 
 @pytest.mark.long
-def test_a_changed_batch_with_the_same_txid_never_continues_an_earlier_driver(cluster: Bench) -> None:
+def test_a_changed_batch_with_the_same_txid_never_resumes_an_earlier_driver(cluster: Bench) -> None:
     cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
     with pytest.raises(SystemExit):
         run_of(cluster, 2, "try-1")
@@ -326,7 +326,7 @@ def test_a_changed_batch_with_the_same_txid_never_continues_an_earlier_driver(cl
     assert run_of(cluster, 2, "try-2") == "try-2"
 
 
-def test_a_retry_after_a_failed_driver_gets_the_output_of_its_own_driver(
+def test_a_retry_after_a_failed_driver_uses_the_output_of_its_own_driver(
     cluster: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = cluster.folder / "spark-submit"
@@ -340,12 +340,12 @@ def test_a_retry_after_a_failed_driver_gets_the_output_of_its_own_driver(
 
 
 @pytest.mark.long
-def test_a_task_that_is_cleared_after_its_output_was_taken_submits_again(cluster: Bench) -> None:
+def test_a_task_that_is_cleared_after_its_output_was_acked_submits_a_new_driver(cluster: Bench) -> None:
     assert run_of(cluster, 2, "try-1") == "try-1"
     assert run_of(cluster, 2, "try-2") == "try-2"
 
 
-def test_a_driver_that_ended_well_without_output_is_not_taken_up_again(cluster: Bench) -> None:
+def test_a_driver_that_succeeded_without_output_is_not_resumed(cluster: Bench) -> None:
     with pytest.raises(StagingError, match="it is incomplete"):
         run_of(cluster, 2, "try-1", application_args=["nothing"])
     assert run_of(cluster, 2, "try-2") == "try-2"
@@ -355,7 +355,7 @@ def die(*arguments: Any) -> None:
     raise SystemExit
 
 
-def test_parsing_a_dag_needs_no_pyspark() -> None:
+def test_a_dag_can_be_parsed_without_pyspark() -> None:
     heavy = "[name for name in ('pyspark', 'pandas', 'pyarrow') if name in sys.modules]"
     code = f"import sys, airflow_tx.operators.spark, airflow_tx.operators.spark_connect; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -43,19 +43,19 @@ def test_pyspark_packages_of_two_releases_are_refused_with_the_install_command(i
     )
 
 
-def test_another_patch_of_the_same_release_is_accepted(install: Install) -> None:
+def test_two_patch_versions_of_the_same_release_are_accepted(install: Install) -> None:
     install({"pyspark": "4.2.1", "pyspark_client": "4.2.0"})
     check_release()
 
 
-def test_no_driver_starts_from_two_releases(install: Install, tmp_path: Path) -> None:
+def test_no_driver_starts_if_the_pyspark_packages_are_of_two_releases(install: Install, tmp_path: Path) -> None:
     install(OTHER)
     own = str(Path(sys.executable).parent / "spark-submit")
     with pytest.raises(ConfigError, match=r"pyspark = '4.1.4' cannot be used"):
         driver_environment({}, dag_file="/dags/a.py", binary=own, local=True)
 
 
-def test_a_separate_spark_may_start_although_the_python_packages_are_of_two_releases(
+def test_a_separate_spark_installation_may_start_although_the_packages_are_of_two_releases(
     install: Install, tmp_path: Path
 ) -> None:
     install(OTHER)
@@ -64,7 +64,7 @@ def test_a_separate_spark_may_start_although_the_python_packages_are_of_two_rele
     driver_environment({}, dag_file="/dags/a.py", binary=str(own), local=True)
 
 
-def test_no_session_begins_with_two_releases(install: Install) -> None:
+def test_no_session_starts_if_the_pyspark_packages_are_of_two_releases(install: Install) -> None:
     install(OTHER)
     with (
         pytest.raises(ConfigError, match=r"pyspark = '4.1.4' cannot be used"),
@@ -73,13 +73,13 @@ def test_no_session_begins_with_two_releases(install: Install) -> None:
         pass
 
 
-def test_no_connect_server_starts_from_two_releases(install: Install, tmp_path: Path) -> None:
+def test_no_connect_server_starts_if_the_pyspark_packages_are_of_two_releases(install: Install, tmp_path: Path) -> None:
     install(OTHER)
     with pytest.raises(ConfigError, match=r"pyspark = '4.1.4' cannot be used"):
         LocalSparkConnect(tmp_path / "server").start()
 
 
-def test_the_client_is_imported_without_the_jars_in_a_task_that_has_no_file() -> None:
+def test_the_spark_client_is_imported_without_the_jars_in_a_process_without_a_main_file() -> None:
     code = (
         "import sys; from airflow_tx.spark.connect import import_client; import_client(); "
         "assert 'pyspark.sql.connect.session' in sys.modules; "

@@ -35,11 +35,11 @@ def sql(query: str) -> Any:
         ("selected", True),
     ],
 )
-def test_sql_leaves_traces_in_a_session_unless_it_is_a_query(query: str, left: bool) -> None:
+def test_every_sql_statement_except_a_query_leaves_state_in_a_spark_session(query: str, left: bool) -> None:
     assert leaves_traces(sql(query)) == left
 
 
-def test_reads_and_writes_leave_no_traces_and_views_and_unknown_plans_do() -> None:
+def test_reads_and_writes_leave_no_state_in_a_session_and_views_and_unknown_plans_do() -> None:
     from pyspark.sql.connect.proto import base_pb2, catalog_pb2, commands_pb2, relations_pb2
 
     assert not leaves_traces(plan(write_operation=commands_pb2.WriteOperation()))
@@ -49,7 +49,7 @@ def test_reads_and_writes_leave_no_traces_and_views_and_unknown_plans_do() -> No
     assert leaves_traces(base_pb2.Plan())
 
 
-def test_changed_settings_leave_traces() -> None:
+def test_changed_settings_leave_state_in_a_spark_session() -> None:
     from pyspark.sql.connect.proto import base_pb2
 
     asked = base_pb2.ConfigRequest.Operation(get=base_pb2.ConfigRequest.Get(keys=["a"]))

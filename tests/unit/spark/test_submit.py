@@ -42,7 +42,7 @@ def where(tmp_path: Path) -> TryDir:
     return StagingArea(str(tmp_path)).try_dir("flights", TransactionAttempt(3, 2), TaskTry("count", 4, "a"))
 
 
-def test_a_driver_is_remembered_per_transaction_and_attempt() -> None:
+def test_the_id_of_a_driver_is_stored_per_transaction_and_attempt() -> None:
     store = Store()
     first, same, next_attempt, next_transaction = (
         AttemptStore(store, TransactionAttempt(*numbers), "a") for numbers in ((3, 1), (3, 1), (3, 2), (31, 1))
@@ -57,7 +57,7 @@ def test_a_driver_is_remembered_per_transaction_and_attempt() -> None:
     assert not store
 
 
-def test_a_driver_that_was_asked_for_something_else_is_not_remembered() -> None:
+def test_a_driver_that_was_submitted_with_another_request_is_not_resumed() -> None:
     store = Store()
     AttemptStore(store, TransactionAttempt(3, 1), "a").set("spark_job_id", {"driver": "driver-1"})
     assert AttemptStore(store, TransactionAttempt(3, 1), "b").get("spark_job_id") is None
@@ -66,7 +66,7 @@ def test_a_driver_that_was_asked_for_something_else_is_not_remembered() -> None:
 ASKED = Descriptor("flights", TransactionAttempt(3, 1), TaskTry("count", -1, "a"), [0, 10], ("Source", {}), "/staging")
 
 
-def test_every_try_of_a_task_makes_the_same_request() -> None:
+def test_every_try_of_a_task_sends_the_same_request_for_a_driver() -> None:
     later = replace(ASKED, task=TaskTry("count", -1, "b"))
     assert request_digest(later, "app.py", None, "spark") == request_digest(ASKED, "app.py", [], "spark")
 
@@ -84,11 +84,11 @@ def test_every_try_of_a_task_makes_the_same_request() -> None:
     ],
     ids=["inputs", "rows", "source", "instance", "application", "arguments", "connection"],
 )
-def test_everything_that_decides_the_output_of_a_driver_changes_the_request(other: Any) -> None:
+def test_everything_that_decides_the_output_of_a_driver_changes_its_request(other: Any) -> None:
     assert request_digest(*other) != request_digest(ASKED, "app.py", [], "spark")
 
 
-def test_the_reference_to_the_batch_is_the_first_argument() -> None:
+def test_the_reference_to_the_batch_is_the_first_argument_of_the_driver() -> None:
     assert application_args("/staging/_descriptor.json", ["--day", 1]) == ["/staging/_descriptor.json", "--day", "1"]
     with pytest.raises(
         ConfigError, match=r"application_args = 'xxx.*It has 131072 bytes, but the system allows 131071"
@@ -96,7 +96,7 @@ def test_the_reference_to_the_batch_is_the_first_argument() -> None:
         application_args("/staging/_descriptor.json", ["x" * 131_072])
 
 
-def test_an_application_is_found_beside_the_dag_file_or_beside_its_folder(tmp_path: Path) -> None:
+def test_a_spark_application_is_found_next_to_the_dag_file_or_next_to_its_folder(tmp_path: Path) -> None:
     dag_file = tmp_path / "dags" / "flights.py"
     beside, above = tmp_path / "dags" / "near.py", tmp_path / "spark_apps" / "far.py"
     for path in (dag_file, beside, above):
@@ -113,7 +113,7 @@ def test_an_application_is_found_beside_the_dag_file_or_beside_its_folder(tmp_pa
         find_application("/gone/app.py", str(dag_file))
 
 
-def test_a_driver_gets_this_python_unless_the_user_names_one() -> None:
+def test_a_driver_uses_this_python_unless_the_user_configures_another_one() -> None:
     ours = driver_environment({}, dag_file="/dags/a.py", binary="spark-submit", local=True)
     assert ours["PYTHONPATH"] == "/dags"
     assert ours["PATH"].endswith(os.pathsep + str(Path(sys.executable).parent))
@@ -127,12 +127,12 @@ def test_a_driver_gets_this_python_unless_the_user_names_one() -> None:
     assert "PYSPARK_PYTHON" not in remote
 
 
-def test_a_missing_binary_is_refused() -> None:
+def test_a_missing_spark_submit_binary_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"spark_binary of SparkBatchOperator = 'spark9-submit' .* No such command"):
         driver_environment({}, dag_file="/dags/a.py", binary="spark9-submit", local=True)
 
 
-def test_a_failed_application_is_explained_by_its_own_error(where: TryDir) -> None:
+def test_the_error_for_a_failed_spark_application_contains_the_error_of_the_application(where: TryDir) -> None:
     error = RuntimeError("Error code is: 1\nLast output")
     silent = explain(where, "/apps/count.py", error)
     assert str(silent) == (
@@ -153,7 +153,7 @@ def test_a_failed_application_is_explained_by_its_own_error(where: TryDir) -> No
     assert (type(told), str(told), told.advice) == (RowsRefused, str(refused), remedy)
 
 
-def test_an_application_that_ends_well_without_output_is_incomplete(where: TryDir) -> None:
+def test_a_spark_application_that_succeeds_without_output_is_reported_as_incomplete(where: TryDir) -> None:
     with pytest.raises(StagingError) as caught:
         read_manifest(where)
     assert explain(where, "/apps/count.py", caught.value) is caught.value
@@ -175,6 +175,6 @@ def test_an_error_in_the_jvm_is_reported_by_its_root_cause() -> None:
     assert str(Failure.of(ValueError("bad\n: no.cause: of ours"))) == "ValueError: bad"
 
 
-def test_an_application_that_quotes_a_failed_batch_has_not_failed_on_purpose() -> None:
+def test_an_error_that_only_quotes_a_failed_batch_does_not_count_as_failed_on_purpose() -> None:
     quoting = ValueError("it ended with\nairflow_tx.base.errors.FailedBatch: not today")
     assert Failure.of(quoting) == Failure("ValueError", "it ended with", on_purpose=False)

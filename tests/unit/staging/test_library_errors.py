@@ -125,7 +125,7 @@ def made(give: Give, folder: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS.keys())
 @pytest.mark.parametrize(("give", "problem"), REFUSED.values(), ids=REFUSED.keys())
-def test_an_error_of_a_library_about_rows_is_a_refusal_of_the_rows(
+def test_the_error_of_a_library_about_rows_becomes_a_refusal_of_the_rows(
     where: TryDir, tmp_path: Path, give: Give, problem: str, door: Any
 ) -> None:
     rows = made(give, tmp_path) if give is REFUSED["polars, dicts"][0] else give(tmp_path)
@@ -137,7 +137,7 @@ def test_an_error_of_a_library_about_rows_is_a_refusal_of_the_rows(
 
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS.keys())
 @pytest.mark.parametrize(("give", "problem"), PASSES.values(), ids=PASSES.keys())
-def test_an_error_of_a_library_about_an_unreachable_store_may_be_retried(
+def test_the_error_of_a_library_about_an_unreachable_store_may_be_retried(
     where: TryDir, tmp_path: Path, give: Give, problem: str, door: Any
 ) -> None:
     with pytest.raises(StagingUnreachable, match=f"rows of output .* of task extract .*{problem}.*tried again") as away:
@@ -151,7 +151,7 @@ class TheirError(OSError):
 
 @pytest.mark.parametrize("error", [LookupError, TheirError])
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS.keys())
-def test_an_error_of_a_stream_outside_any_library_is_raised_unchanged(
+def test_the_error_of_a_stream_outside_any_library_is_raised_unchanged(
     where: TryDir, door: Any, error: type[Exception]
 ) -> None:
     def dicts() -> Iterator[Any]:
@@ -197,7 +197,9 @@ def test_a_batch_that_a_library_refuses_is_refused_by_its_source(tmp_path: Path,
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
 @pytest.mark.parametrize("library", PASSES)
-def test_a_batch_that_a_library_does_not_reach_is_no_final_refusal(tmp_path: Path, library: str, read: Any) -> None:
+def test_a_batch_that_a_library_cannot_reach_is_not_refused_permanently(
+    tmp_path: Path, library: str, read: Any
+) -> None:
     give, problem = PASSES[library]
     with pytest.raises(SourceError, match=f"cannot be read now .*{problem}") as away:
         read(batch_of(give, tmp_path))
@@ -205,13 +207,13 @@ def test_a_batch_that_a_library_does_not_reach_is_no_final_refusal(tmp_path: Pat
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
-def test_a_frame_with_a_value_that_no_reader_has_is_refused_by_its_source(tmp_path: Path, read: Any) -> None:
+def test_a_data_frame_with_a_value_that_no_reader_supports_is_refused_by_its_source(tmp_path: Path, read: Any) -> None:
     far = pl.DataFrame({"d": pl.Series([2_932_897]).cast(pl.Date)})
     with pytest.raises(RowsRefused, match="row 0: d = 2932897 days since 1970 is not in the years 1 to 9999"):
         read(batch_of(lambda folder: far, tmp_path))
 
 
-def test_a_refused_batch_is_named_where_an_engine_stages_it(tmp_path: Path) -> None:
+def test_the_error_names_the_source_of_a_refused_batch_if_a_query_engine_stages_the_batch(tmp_path: Path) -> None:
     def use() -> Any:
         found = batch.arrow()  # noqa: F841 - the query names it
         return batch.stage(asked("SELECT n FROM found"))

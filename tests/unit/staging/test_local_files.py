@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.outputs.staging.files import LocalFiles
 
 
-def test_a_vanished_folder_counts_as_empty_inside_a_listing_and_is_an_error_as_its_root(tmp_path: Path) -> None:
+def test_a_missing_folder_counts_as_empty_in_a_listing_and_is_an_error_if_it_is_the_root(tmp_path: Path) -> None:
     files = LocalFiles(str(tmp_path / "in"))
     with pytest.raises(FileNotFoundError):
         files.entries("")
@@ -20,7 +20,9 @@ def test_a_vanished_folder_counts_as_empty_inside_a_listing_and_is_an_error_as_i
     assert files.entries("us") == files.entries("eu/1.csv/deeper") == {}
 
 
-def test_a_written_file_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_written_file_is_synced_to_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[str] = []
     synced = os.fsync
     named = os.replace

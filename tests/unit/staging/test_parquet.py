@@ -37,7 +37,7 @@ def rows(opened: io.BytesIO, *columns: str) -> list[dict[str, Any]]:
     return [row for batch in batches_in(opened, columns) for row in batch.to_pylist()]
 
 
-def test_an_int96_time_of_any_year_is_read_to_the_microsecond() -> None:
+def test_an_int96_time_of_any_year_is_read_with_a_precision_of_microseconds() -> None:
     table = pa.table({"n": [1, 2, 3, 4], "at": pa.array(TIMES, MICROSECONDS)})
     opened = file(table, use_deprecated_int96_timestamps=True)
     assert rows(opened) == [{"n": n, "at": at} for n, at in enumerate(IN_UTC, 1)]
@@ -45,7 +45,7 @@ def test_an_int96_time_of_any_year_is_read_to_the_microsecond() -> None:
     assert read_schema(opened).field("at").type == pa.timestamp("us", tz="UTC")
 
 
-def test_int96_times_have_the_digest_of_the_same_moments() -> None:
+def test_int96_times_have_the_digest_of_the_same_times_in_another_type() -> None:
     made = pa.table({"at": pa.array(IN_UTC, pa.timestamp("us", tz="UTC"))})
     opened = file(pa.table({"at": pa.array(TIMES, MICROSECONDS)}), use_deprecated_int96_timestamps=True)
     (batch,) = batches_in(opened)
@@ -66,11 +66,11 @@ def test_an_int96_time_inside_a_nested_value_is_read_as_a_timestamp(kind: Any, v
     assert rows(opened) == [{"n": found}]
 
 
-def test_a_time_without_a_zone_stays_without_a_zone() -> None:
+def test_a_time_without_a_time_zone_is_read_without_a_time_zone() -> None:
     assert rows(file(pa.table({"at": pa.array(TIMES, MICROSECONDS)}))) == [{"at": at} for at in TIMES]
 
 
-def test_a_file_of_many_row_groups_is_never_whole_in_memory(tmp_path: Path) -> None:
+def test_a_file_with_many_row_groups_is_never_in_memory_completely(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     part = pa.table({"n": pa.array(os.urandom(8) for _ in range(10_000))})
     with pq.ParquetWriter(path, part.schema, compression="none", use_dictionary=False) as writer:

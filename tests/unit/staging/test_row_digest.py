@@ -51,7 +51,7 @@ def overwrite(area: StagingArea, ref: OutputRef, rows: list[dict[str, Any]]) -> 
     assert write_rows(where, "counts", rows).files == before.files
 
 
-def test_an_emitted_output_is_read_back(area: StagingArea) -> None:
+def test_an_emitted_output_is_unchanged_when_it_is_read(area: StagingArea) -> None:
     ref = emitted(area)
     assert list(read_output(area, ref)) == ROWS
     assert OutputRef.from_json(ref.to_json()) == ref
@@ -79,19 +79,19 @@ def test_a_reader_of_some_columns_compares_only_the_row_counts(area: StagingArea
         list(read_output(area, wrong))
 
 
-def test_an_unreliable_output_is_not_compared(area: StagingArea) -> None:
+def test_the_digest_of_an_output_that_is_declared_unreliable_is_not_compared(area: StagingArea) -> None:
     ref = emitted(area, reliable=False, said=RowsDigest(4, 1, digest_of(ROWS).form))
     assert list(read_output(area, ref)) == ROWS
 
 
-def test_a_digest_ignores_the_order_of_columns_and_the_cut_into_batches() -> None:
+def test_a_digest_does_not_depend_on_the_order_of_columns_or_the_division_into_batches() -> None:
     table = pa.Table.from_pylist(ROWS)
     turned = table.select(["n", "key"])
     whole = digest_of(ROWS)
     assert whole == sum((digest_of_batch(batch) for batch in turned.to_batches(max_chunksize=1)), RowsDigest(0))
 
 
-def test_rows_with_a_type_that_cannot_be_hashed_are_counted() -> None:
+def test_rows_with_a_type_that_cannot_be_hashed_are_only_counted() -> None:
     assert digest_of([{"n": [1, 2]}]) == RowsDigest(1, 0, COUNT)
 
 
@@ -99,18 +99,18 @@ def arrow(**columns: Any) -> RowsDigest:
     return digest_of_batch(pa.record_batch(columns))
 
 
-def test_a_value_that_moves_to_another_column_makes_another_digest() -> None:
+def test_a_value_that_moves_to_another_column_changes_the_digest() -> None:
     assert digest_of([{"a": 5, "b": None}, {"a": 1, "b": 1}]) != digest_of([{"a": None, "b": 5}, {"a": 1, "b": 1}])
 
 
 @pytest.mark.parametrize("other", [pa.array([1], pa.int32()), pa.array([1], pa.date32())])
-def test_values_of_two_types_have_two_digests(other: Any) -> None:
+def test_values_of_two_types_have_different_digests(other: Any) -> None:
     true, found = arrow(a=pa.array([True])), arrow(a=other)
     assert true.form == found.form
     assert true != found
 
 
-def test_a_column_of_only_nulls_has_the_same_digest_in_every_type() -> None:
+def test_a_column_with_only_nulls_has_the_same_digest_for_every_type() -> None:
     assert arrow(a=pa.nulls(2), b=pa.array([1, 2])) == arrow(a=pa.array([None, None], pa.int32()), b=pa.array([1, 2]))
 
 
@@ -125,7 +125,7 @@ print("FOUND", json.dumps([count, "pandas" in sys.modules]))
 KINDS: Row = {"n": 1, "half": 0.5, "word": "a", "yes": True, "day": date(2013, 1, 2), "cost": Decimal("1.50")}
 
 
-def test_rows_are_read_and_digested_without_pandas(area: StagingArea) -> None:
+def test_rows_are_read_and_hashed_without_pandas(area: StagingArea) -> None:
     rows = [KINDS, dict.fromkeys(KINDS), {**KINDS, "n": 2}]
     where = area.try_dir("flights", TransactionAttempt(7, 1), TaskTry("count", -1, "try-1"))
     output = replace(write_rows(where, "counts", rows), row_digest=digest_of(rows).text)
@@ -136,7 +136,7 @@ def test_rows_are_read_and_digested_without_pandas(area: StagingArea) -> None:
     assert json.loads(done.stdout.split("FOUND ")[1]) == [3, False]
 
 
-def test_a_part_of_a_table_has_the_digest_of_its_rows() -> None:
+def test_a_slice_of_a_table_has_the_digest_of_its_rows() -> None:
     rows = [KINDS, dict.fromkeys(KINDS), {**KINDS, "n": 2, "yes": False}, KINDS]
     (whole,) = pa.Table.from_pylist(rows).to_batches()
     for start in range(len(rows)):

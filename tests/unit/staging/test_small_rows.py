@@ -62,7 +62,7 @@ TYPES = pa.schema(
 
 
 @given(rows=st.lists(values, max_size=8), first=st.integers(0, 8))
-def test_small_rows_equal_the_rows_of_their_columns(rows: list[Any], first: int) -> None:
+def test_few_rows_that_are_stored_in_the_manifest_equal_the_rows_of_their_file(rows: list[Any], first: int) -> None:
     batches = [pa.RecordBatch.from_pylist(part, TYPES) for part in (rows[:first], rows[first:])]
     read = list(rows_from_json(rows_as_json(batches)))
     expected = [row for batch in batches for row in batch.to_pylist()]
@@ -70,24 +70,26 @@ def test_small_rows_equal_the_rows_of_their_columns(rows: list[Any], first: int)
     assert repr(read) == repr(expected)  # 1 is no 1.0, and 1.50 no 1.5
 
 
-def test_nan_and_infinity_survive_the_json_of_small_rows() -> None:
+def test_nan_and_infinity_are_unchanged_in_rows_that_are_stored_as_json() -> None:
     (row,) = rows_from_json(written([{"n": math.nan, "m": -math.inf}]))
     assert math.isnan(row["n"])
     assert row["m"] == -math.inf
 
 
 @pytest.mark.parametrize("value", [b"x", datetime(2013, 1, 2), [1], {"a": 1}])
-def test_a_type_without_a_json_form_stays_in_the_files(value: Any) -> None:
+def test_rows_of_a_type_without_a_json_form_are_stored_in_files(value: Any) -> None:
     assert written([{"n": 1, "value": value}]) == ""
 
 
-def test_many_or_long_rows_stay_in_the_files() -> None:
+def test_many_rows_and_long_rows_are_stored_in_files() -> None:
     assert written([{"n": n} for n in range(SMALL_ROWS)])
     assert written([{"n": n} for n in range(SMALL_ROWS + 1)]) == ""
     assert written([{"text": "x" * 9_000}]) == ""
 
 
-def test_a_small_output_is_read_without_its_files_being_opened(where: TryDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_output_is_read_from_the_manifest_and_its_files_are_not_opened(
+    where: TryDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = with_content(where, "counts", write_rows(where, "counts", ROWS))
     ref = write_manifest(where, {"counts": output})["counts"]
     monkeypatch.setattr(type(where.files), "open", None)
@@ -96,7 +98,7 @@ def test_a_small_output_is_read_without_its_files_being_opened(where: TryDir, mo
     assert list(read_output(area, ref, columns=["n", "key"])) == [{"n": n, "key": f"k{n}"} for n in range(5)]
 
 
-def test_a_manifest_with_changed_small_rows_is_refused(where: TryDir) -> None:
+def test_a_manifest_with_changed_rows_is_refused(where: TryDir) -> None:
     output = with_content(where, "counts", write_rows(where, "counts", ROWS))
     ref = write_manifest(where, {"counts": output})["counts"]
     manifest = Path(where.files.uri(where.child(MANIFEST)))
@@ -107,14 +109,14 @@ def test_a_manifest_with_changed_small_rows_is_refused(where: TryDir) -> None:
         read_output(StagingArea(where.files.root), ref)
 
 
-def test_small_rows_that_differ_from_the_emitted_count_are_refused(where: TryDir) -> None:
+def test_rows_in_a_manifest_that_differ_from_the_emitted_count_are_refused(where: TryDir) -> None:
     output = write_rows(where, "counts", ROWS)
     (file,) = output.files
     with pytest.raises(RowsDiffer, match=r"5 rows were read from output 'counts' .*, but 6"):
         with_content(where, "counts", replace(output, files=(replace(file, rows=6),)))
 
 
-def test_an_output_without_a_row_is_read_without_its_files_as_well(where: TryDir) -> None:
+def test_an_output_without_rows_is_read_from_the_manifest_and_its_files_are_not_opened(where: TryDir) -> None:
     output = with_content(where, "counts", write_rows(where, "counts", pa.table({"n": pa.array([], pa.int64())})))
     ref = write_manifest(where, {"counts": output})["counts"]
     assert output.content

@@ -20,5 +20,5 @@ from airflow_tx.outputs.staging.files import spark_uri
         ("hdfs://name:9000/tx/part", "hdfs://name:9000/tx/part"),
     ],
 )
-def test_a_file_has_the_scheme_that_hadoop_knows_and_no_connection(uri: str, spelled: str) -> None:
+def test_a_file_has_a_uri_scheme_that_hadoop_supports_and_no_connection_id_in_its_uri(uri: str, spelled: str) -> None:
     assert spark_uri(uri) == spelled

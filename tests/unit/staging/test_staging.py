@@ -50,7 +50,7 @@ def emit(where: TryDir) -> OutputRef:
     return write_manifest(where, {"counts": write_rows(where, "counts", ROWS)}, consumed_rows=7)["counts"]
 
 
-def test_output_comes_back_as_it_was_emitted(area: StagingArea) -> None:
+def test_staged_output_is_unchanged_when_it_is_read(area: StagingArea) -> None:
     ref = emit(try_dir(area))
     through_json = json.loads(json.dumps(ref.to_json()))
     assert list(read_output(area, through_json, columns=["carrier", "flights"])) == ROWS
@@ -59,7 +59,7 @@ def test_output_comes_back_as_it_was_emitted(area: StagingArea) -> None:
     assert read_manifest(try_dir(area)).consumed_rows == 7
 
 
-def test_scanning_the_parquet_files_gives_the_output_that_was_written(area: StagingArea) -> None:
+def test_a_scan_of_the_parquet_files_returns_the_output_that_was_written(area: StagingArea) -> None:
     where = try_dir(area)
     assert scan_output(where, "counts").files == ()
     assert write_rows(where, "counts", ROWS) == scan_output(where, "counts")
@@ -74,7 +74,7 @@ def test_an_output_without_a_manifest_is_incomplete(area: StagingArea) -> None:
         read_output(area, lost)
 
 
-def test_a_missing_or_shortened_file_is_named(local: StagingArea) -> None:
+def test_the_error_for_a_missing_or_shortened_file_names_it(local: StagingArea) -> None:
     ref = emit(try_dir(local))
     file = Path(local.root, ref.path, "part-0.parquet")
     content = file.read_bytes()
@@ -86,7 +86,7 @@ def test_a_missing_or_shortened_file_is_named(local: StagingArea) -> None:
         read_output(local, ref)
 
 
-def test_a_file_damaged_at_the_same_size_is_refused(local: StagingArea) -> None:
+def test_a_damaged_file_of_the_same_size_is_refused(local: StagingArea) -> None:
     ref = emit(try_dir(local))
     file = Path(local.root, ref.path, "part-0.parquet")
     file.write_bytes(b"x" * file.stat().st_size)
@@ -116,18 +116,18 @@ def test_an_output_that_was_written_again_is_refused(area: StagingArea) -> None:
         read_output(area, ref)
 
 
-def test_an_unknown_output_is_refused_with_the_names_of_the_emitted_outputs(area: StagingArea) -> None:
+def test_the_error_for_an_unknown_output_lists_the_names_of_the_emitted_outputs(area: StagingArea) -> None:
     ref = emit(try_dir(area))
     with pytest.raises(StagingError, match=r"'totals' .* the task emitted 'counts'. Read one of these"):
         read_output(area, {**ref.to_json(), "name": "totals"})
 
 
-def test_missing_columns_are_named(area: StagingArea) -> None:
+def test_the_error_for_missing_columns_names_them(area: StagingArea) -> None:
     with pytest.raises(StagingError, match="it has columns carrier, flights, but lacks origin"):
         read_output(area, emit(try_dir(area)), columns=["carrier", "origin"])
 
 
-def test_an_xcom_that_is_no_reference_is_refused(area: StagingArea) -> None:
+def test_an_xcom_that_is_not_a_reference_is_refused(area: StagingArea) -> None:
     with pytest.raises(StagingError, match=r"is no reference to staged output. Pass the output of a processing task"):
         read_output(area, {"some": "value"})
 
@@ -138,12 +138,12 @@ def test_an_invalid_output_name_is_refused(area: StagingArea, name: str) -> None
         write_rows(try_dir(area), name, ROWS)
 
 
-def test_rows_that_are_no_table_are_refused(area: StagingArea) -> None:
+def test_rows_that_are_not_a_table_cannot_be_staged(area: StagingArea) -> None:
     with pytest.raises(StagingError, match="its rows do not form a table"):
         write_rows(try_dir(area), "counts", [{"a": 1}, {"a": "text"}])
 
 
-def test_names_of_any_kind_stay_inside_the_area(local: StagingArea) -> None:
+def test_paths_for_names_of_any_kind_stay_inside_the_staging_area(local: StagingArea) -> None:
     where = local.try_dir("../up", TransactionAttempt(1, 1), TaskTry("a/b.c@d", 4, ".."))
     ref = write_manifest(where, {"größe/1": write_rows(where, "größe/1", ROWS)})["größe/1"]
     assert where.name == "..%2Fup/1/1/a%2Fb.c%40d@4/%2E%2E"
@@ -151,7 +151,7 @@ def test_names_of_any_kind_stay_inside_the_area(local: StagingArea) -> None:
     assert list(read_output(local, ref)) == ROWS
 
 
-def test_a_sweep_takes_every_attempt_and_may_be_repeated(area: StagingArea) -> None:
+def test_a_cleanup_deletes_every_attempt_of_earlier_transactions_and_may_be_repeated(area: StagingArea) -> None:
     refs = [emit(try_dir(area, txid, attempt)) for txid in (3, 4) for attempt in (1, 2)]
     for _ in range(2):
         assert area.sweep("flights", 4) == []
@@ -161,7 +161,7 @@ def test_a_sweep_takes_every_attempt_and_may_be_repeated(area: StagingArea) -> N
     assert all(list(read_output(area, ref)) == ROWS for ref in refs[2:])
 
 
-def test_a_sweep_leaves_output_in_use_and_a_later_sweep_removes_it_and_late_output(area: StagingArea) -> None:
+def test_a_cleanup_keeps_output_in_use_and_a_later_cleanup_deletes_it_and_late_output(area: StagingArea) -> None:
     for txid in (1, 2, 3, 10):
         emit(try_dir(area, txid))
     assert area.sweep("flights", 4, lambda txid: txid == 2) == [2]
@@ -182,14 +182,14 @@ def descriptor(area: StagingArea, rows: object) -> Descriptor:
     return Descriptor("flights", TransactionAttempt(3, 2), TRY, rows, source, area.root)
 
 
-def test_a_descriptor_of_any_size_travels_by_a_short_reference(area: StagingArea) -> None:
+def test_a_descriptor_of_any_size_is_passed_as_a_short_reference(area: StagingArea) -> None:
     whole = descriptor(area, {"files": ["x" * 100] * 10_000})
     uri = write_descriptor(area, whole)
     assert len(uri) < 400
     assert read_descriptor(uri) == whole
 
 
-def test_a_descriptor_that_cannot_be_read_is_named(local: StagingArea) -> None:
+def test_the_error_for_an_unreadable_descriptor_names_it(local: StagingArea) -> None:
     with pytest.raises(ConfigError, match="This file does not exist"):
         read_descriptor(local.root + "/_descriptor.json")
     uri = write_descriptor(local, descriptor(local, None))
@@ -201,12 +201,14 @@ def test_a_descriptor_that_cannot_be_read_is_named(local: StagingArea) -> None:
         read_descriptor(uri)
 
 
-def test_a_staging_root_must_be_given() -> None:
+def test_the_staging_root_must_be_configured() -> None:
     with pytest.raises(ConfigError, match="staging"):
         StagingArea(" ")
 
 
-def test_topologies_of_one_name_in_two_ledgers_do_not_sweep_each_other(area: StagingArea) -> None:
+def test_two_topologies_of_the_same_name_in_two_ledgers_do_not_delete_the_output_of_each_other(
+    area: StagingArea,
+) -> None:
     one, other = StagingArea(area.root, "one"), StagingArea(area.root, "other")
     ref = emit(try_dir(one))
     emit(try_dir(other))
@@ -216,13 +218,13 @@ def test_topologies_of_one_name_in_two_ledgers_do_not_sweep_each_other(area: Sta
     assert list(read_output(StagingArea(one.root), ref)) == ROWS
 
 
-def test_every_staging_path_begins_with_the_ledger(tmp_path: Path) -> None:
+def test_every_staging_path_begins_with_the_id_of_the_ledger(tmp_path: Path) -> None:
     assert StagingArea(f"{tmp_path}/", "a/b").root == StagingArea(str(tmp_path), "a/b").root == f"{tmp_path}/a%2Fb"
     assert StagingArea("/", "a").root == StagingArea("file:///", "a").root == "/a"
 
 
 @pytest.mark.parametrize("root", ["{file}/staging", "nosuch://bucket/staging", "file://{file}"])
-def test_a_root_that_cannot_be_used_is_refused_in_one_line_that_names_the_option(root: str, tmp_path: Path) -> None:
+def test_the_error_for_an_unusable_staging_root_has_one_line_that_names_the_option(root: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     given = root.format(file=file)
@@ -233,13 +235,13 @@ def test_a_root_that_cannot_be_used_is_refused_in_one_line_that_names_the_option
     assert "\n" not in str(error.value)
 
 
-def test_a_usable_staging_root_may_be_checked_repeatedly(area: StagingArea) -> None:
+def test_the_check_of_a_usable_staging_root_can_be_repeated(area: StagingArea) -> None:
     area.check()
     area.check()
     assert area.sweep("flights", 9) == []
 
 
-def test_an_unwritable_file_is_reported_in_one_line_with_place_and_reason(tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_cannot_be_written_has_one_line_with_place_and_reason(tmp_path: Path) -> None:
     (tmp_path / "flights").write_text("a file where a folder is wanted")
     where = StagingArea(str(tmp_path)).try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "1"))
     with pytest.raises(StagingUnavailable, match=rf"^{tmp_path}/flights/1/1/.* cannot be written: .*clear the task.$"):
@@ -258,7 +260,7 @@ class Silent(MemoryFileSystem):  # type: ignore[misc]
     cat_file = ls = pipe_file = rm = _open = _refuse
 
 
-def test_an_unreachable_store_is_reported_in_one_line_with_place_and_reason() -> None:
+def test_the_error_for_an_unreachable_store_has_one_line_with_place_and_reason() -> None:
     fsspec.register_implementation("silent", Silent, clobber=True)
     files = StagingArea("silent://here").files
     for use in (files.read, files.open, files.list, files.remove_tree, lambda name: files.write(name, b"")):

@@ -45,7 +45,7 @@ def numbers(count: int, each: int) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("each", [1, 1_000, 3 * WRITTEN_AT_ONCE])
-def test_batches_of_any_size_become_portions_of_like_size(where: TryDir, each: int) -> None:
+def test_batches_of_any_size_are_written_in_row_groups_of_similar_size(where: TryDir, each: int) -> None:
     count = 3 * WRITTEN_AT_ONCE if each > 1 else 5
     output = write_rows(where, "rows", stream(numbers(count, each)), digested=True)
     assert output.rows == -(-count // each) * each
@@ -58,7 +58,7 @@ def test_batches_of_any_size_become_portions_of_like_size(where: TryDir, each: i
     assert found.text == output.row_digest != ""
 
 
-def test_a_stream_is_never_whole_in_memory(where: TryDir) -> None:
+def test_a_stream_is_never_in_memory_completely(where: TryDir) -> None:
     before = pa.total_allocated_bytes()
     held = []
 
@@ -83,21 +83,21 @@ def broken(error: Exception) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("error", [TheirError("no route"), KeyError("n")], ids=repr)
-def test_a_stream_that_breaks_leaves_no_file_and_fails_with_its_own_error(where: TryDir, error: Exception) -> None:
+def test_a_stream_that_fails_leaves_no_file_and_raises_its_own_error(where: TryDir, error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
         write_rows(where, "rows", stream(broken(error)))
     assert raised.value is error
     assert where.files.list(where.child("rows")) == {}
 
 
-def test_a_value_that_is_refused_leaves_no_file(where: TryDir) -> None:
+def test_a_refused_value_leaves_no_file(where: TryDir) -> None:
     batches = [pa.record_batch({"n": pa.array([each], pa.uint64())}) for each in (1, 2**64 - 1)]
     with pytest.raises(StagingError, match="its rows do not form a table .row 1: n = 18446744073709551615"):
         write_rows(where, "rows", pa.Table.from_batches(batches))
     assert where.files.list(where.child("rows")) == {}
 
 
-def test_a_disk_that_is_full_is_no_error_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_an_error_of_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = StagingArea(str(tmp_path)).try_dir("t", TransactionAttempt(1, 1), TaskTry("extract", -1, "1"))
 
     class Full:
@@ -139,14 +139,16 @@ TYPES: list[tuple[pa.DataType, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "value"), TYPES, ids=str)
-def test_the_digest_of_the_writer_is_the_digest_of_each_reader(where: TryDir, kind: pa.DataType, value: Any) -> None:
+def test_the_digest_of_the_writer_equals_the_digest_of_each_reader(
+    where: TryDir, kind: pa.DataType, value: Any
+) -> None:
     output = write_rows(where, "rows", pa.table({"n": pa.array([value, None], kind)}), digested=True)
     found = sum(map(digest_of_batch, batches_of(where, "rows", output)), RowsDigest(0))
     assert found.text == output.row_digest != ""
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, dt.time(1)], ids=str)
-def test_rows_of_types_that_cannot_be_hashed_are_counted(where: TryDir, value: Any) -> None:
+def test_rows_with_types_that_cannot_be_hashed_are_only_counted(where: TryDir, value: Any) -> None:
     output = write_rows(where, "rows", pa.table({"n": [value]}), digested=True)
     assert (output.rows, output.row_digest) == (1, "")
     assert [batch.num_rows for batch in batches_of(where, "rows", output)] == [1]

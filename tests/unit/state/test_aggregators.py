@@ -30,7 +30,7 @@ numbers = st.none() | st.integers(-(10**6), 10**6)
 
 
 @given(st.lists(numbers), st.integers(0, 20))
-def test_sums_and_counts_in_any_grouping_equal_those_of_sql(column: list[int | None], cut: int) -> None:
+def test_sums_and_counts_in_any_grouping_equal_the_results_of_sql(column: list[int | None], cut: int) -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE t (v)")
     connection.executemany("INSERT INTO t VALUES (?)", [(value,) for value in column])
@@ -43,14 +43,14 @@ def test_sums_and_counts_in_any_grouping_equal_those_of_sql(column: list[int | N
 
 
 @pytest.mark.parametrize("aggregator", [Sum(), Count(), Sum("double"), Sum("numeric")])
-def test_zero_and_null_change_no_aggregate(aggregator: CombinerAggregator) -> None:
+def test_zero_and_null_do_not_change_an_aggregate(aggregator: CombinerAggregator) -> None:
     for value in (7, -1, 0):
         assert aggregator.combine(aggregator.zero(), value) == value
         assert aggregator.combine(None, value) == aggregator.combine(value, None) == value
     assert aggregator.combine(None, None) is None
 
 
-def test_integers_and_decimals_are_exact() -> None:
+def test_aggregates_of_integers_and_decimals_are_exact() -> None:
     assert Sum().combine(2**62, 1) == 2**62 + 1
     tiny, huge = Decimal("1e-40"), Decimal(10**40)
     assert huge + tiny == huge  # what the default context makes of it
@@ -65,13 +65,15 @@ def test_equal_aggregators_compare_equal_and_cannot_be_changed() -> None:
         Sum().type = "double"  # type: ignore[misc]
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_an_aggregator_of_an_unknown_type_is_refused() -> None:
     with pytest.raises(ConfigError, match="bigint"):
         Sum("int8")
 
 
 @given(st.lists(numbers), st.integers(0, 20))
-def test_min_max_first_and_last_are_the_same_in_any_grouping(column: list[int | None], cut: int) -> None:
+def test_the_result_of_min_and_max_and_first_and_last_does_not_depend_on_the_grouping(
+    column: list[int | None], cut: int
+) -> None:
     present = [value for value in column if value is not None]
     expected: dict[CombinerAggregator, int | None] = {
         Min(): min(present, default=None),
@@ -85,13 +87,15 @@ def test_min_max_first_and_last_are_the_same_in_any_grouping(column: list[int | 
         assert aggregator.combine(*parts) == wanted
 
 
-def test_texts_are_compared_character_by_character() -> None:
+def test_texts_are_compared_by_their_characters() -> None:
     words = ["b", "B", "a", "ä", "Z"]
     assert (reduce(Min("text").combine, words), reduce(Max("text").combine, words)) == ("B", "ä")
 
 
 @given(st.lists(st.none() | st.integers(0, 5) | st.sampled_from(["", "a", "b"]) | st.booleans()), st.integers(0, 20))
-def test_a_set_is_the_same_in_any_grouping_and_order(column: list[Any], cut: int) -> None:
+def test_a_collected_set_does_not_depend_on_the_grouping_and_the_order_of_its_values(
+    column: list[Any], cut: int
+) -> None:
     aggregator = CollectSet()
     one = reduce(aggregator.combine, map(aggregator.init, column), None)
     other = aggregator.combine(column[cut:] or None, column[:cut] or None)
@@ -100,14 +104,14 @@ def test_a_set_is_the_same_in_any_grouping_and_order(column: list[Any], cut: int
         assert {(type(value), value) for value in one} == {(type(v), v) for v in column if v is not None}
 
 
-def test_a_set_is_sorted_plain_json() -> None:
+def test_a_collected_set_is_stored_as_a_sorted_json_list() -> None:
     given_values = ["b", 2, True, 10, "a", 1.5, False, None, -0.0, 2, "b"]
     assert CollectSet().delta(given_values) == [False, True, 0.0, 1.5, 2, 10, "a", "b"]
     assert (CollectSet().init(None), CollectSet().delta([]), CollectSet().delta("ab")) == (None, [], ["ab"])
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [["a"]], [1, b"x"]])
-def test_a_set_of_anything_but_scalars_is_refused(value: Any) -> None:
+def test_a_set_of_values_other_than_scalars_is_refused(value: Any) -> None:
     with pytest.raises(TypeError):
         CollectSet().delta(value)
 
@@ -121,7 +125,7 @@ def test_a_set_of_anything_but_scalars_is_refused(value: Any) -> None:
         ("double", [None], None),
     ],
 )
-def test_an_average_is_sum_by_count(kind: str, values: list[Any], expected: Any) -> None:
+def test_an_average_is_the_sum_divided_by_the_count(kind: str, values: list[Any], expected: Any) -> None:
     average = Avg(kind)
     rows = [average.deltas("v", value) for value in values]
     kept = {name: reduce(part.combine, [row[name] for row in rows]) for name, part in average.parts("v").items()}
@@ -141,6 +145,6 @@ def test_an_average_is_sum_by_count(kind: str, values: list[Any], expected: Any)
         (lambda: ApproxCountDistinct(3), "from 4 to 21"),
     ],
 )
-def test_a_definition_that_cannot_work_is_refused(make: Callable[[], Any], message: str) -> None:
+def test_an_invalid_aggregator_is_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()

@@ -40,7 +40,7 @@ def store() -> Store:
     return Store()
 
 
-def test_a_key_is_asked_for_once_in_a_batch_even_if_it_is_not_there(store: Store) -> None:
+def test_a_key_is_read_once_per_batch_even_if_it_does_not_exist(store: Store) -> None:
     cache = CachedMap(store)
     cache.begin_commit(1)
     assert cache.multi_get([("a",), ("none",)]) == cache.multi_get([("a",), ("none",)]) == [1, None]
@@ -48,7 +48,7 @@ def test_a_key_is_asked_for_once_in_a_batch_even_if_it_is_not_there(store: Store
     assert store.asked == [[("a",), ("none",)], [("b",)]]
 
 
-def test_the_least_recently_used_key_is_dropped_first(store: Store) -> None:
+def test_the_least_recently_used_key_is_removed_first(store: Store) -> None:
     cache = CachedMap(store, size=2)
     cache.begin_commit(1)
     for key in ("a", "b", "a", "c", "a", "b"):
@@ -56,7 +56,7 @@ def test_the_least_recently_used_key_is_dropped_first(store: Store) -> None:
     assert store.asked == [[("a",)], [("b",)], [("c",)], [("b",)]]
 
 
-def test_all_keys_of_a_request_are_returned_even_if_the_cache_is_smaller(store: Store) -> None:
+def test_all_requested_keys_are_returned_even_if_the_cache_is_smaller(store: Store) -> None:
     cache = CachedMap(store, size=1)
     cache.begin_commit(1)
     cache.multi_put([("x",), ("y",)], [7, 8])
@@ -75,7 +75,7 @@ def test_all_keys_of_a_request_are_returned_even_if_the_cache_is_smaller(store: 
         (None, token(1), False),
     ],
 )
-def test_a_cache_is_kept_across_batches_only_if_the_fence_proves_that_nobody_else_wrote(
+def test_a_cache_is_kept_across_batches_only_if_the_fence_proves_that_no_other_writer_wrote(
     store: Store, following: Token | None, found: Token | None, kept: bool
 ) -> None:
     cache = CachedMap(store)
@@ -87,7 +87,7 @@ def test_a_cache_is_kept_across_batches_only_if_the_fence_proves_that_nobody_els
     assert len(store.asked) == (1 if kept else 2)
 
 
-def test_the_cache_of_an_unfinished_batch_is_dropped(store: Store) -> None:
+def test_the_cache_of_an_unfinished_batch_is_cleared(store: Store) -> None:
     cache = CachedMap(store)
     cache.begin_commit(1, token=token(1))
     cache.multi_get([("a",)])
@@ -96,7 +96,7 @@ def test_the_cache_of_an_unfinished_batch_is_dropped(store: Store) -> None:
     assert len(store.asked) == 2
 
 
-def test_a_failed_put_drops_only_its_own_keys(store: Store) -> None:
+def test_a_failed_write_removes_only_its_own_keys_from_the_cache(store: Store) -> None:
     cache = CachedMap(store)
     cache.begin_commit(1)
     cache.multi_get([("a",), ("b",)])
@@ -107,7 +107,7 @@ def test_a_failed_put_drops_only_its_own_keys(store: Store) -> None:
     assert store.asked[1:] == [[("a",)]]
 
 
-def test_a_cache_keeps_nothing_outside_of_a_batch(store: Store) -> None:
+def test_a_map_caches_nothing_outside_of_a_batch(store: Store) -> None:
     cache = CachedMap(store)
     cache.multi_get([("a",)])
     cache.multi_put([("a",)], [5])
@@ -121,7 +121,7 @@ def test_a_cache_size_of_zero_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("made", [OpaqueMap, TransactionalMap])
-def test_another_chunk_on_the_same_key_is_refused(made: Any) -> None:
+def test_a_second_chunk_with_the_same_key_is_refused(made: Any) -> None:
     values: dict[Key, Any] = {}
     for chunk in (1, 2):
         state = made(MemoryMap(values), name="words")
@@ -133,7 +133,7 @@ def test_another_chunk_on_the_same_key_is_refused(made: Any) -> None:
             state.multi_update([("a",)], [CombinerValueUpdater(Sum(), 1)])
 
 
-def test_a_stored_value_has_the_token_and_chunk_of_its_writer() -> None:
+def test_a_stored_value_contains_the_token_and_the_chunk_of_its_writer() -> None:
     values: dict[Key, Any] = {}
     state: OpaqueMap[int] = OpaqueMap(MemoryMap(values))
     state.begin_commit(1, token=token(1), chunk=3)

@@ -71,12 +71,12 @@ def two_keys(draw: st.DrawFn) -> tuple[list[str], list[Any], list[Any]]:
     return kinds, first, list(first) if draw(st.booleans()) else second
 
 
-def test_every_type_is_tried_here() -> None:
+def test_every_type_of_states_has_test_values() -> None:
     assert set(VALUES) == set(STATE_TYPES)
 
 
 @given(typed(tuple(STATE_TYPES)))
-def test_a_value_comes_back_from_its_plain_form_exactly(value: tuple[str, Any]) -> None:
+def test_a_value_is_unchanged_after_it_is_converted_to_json_and_back(value: tuple[str, Any]) -> None:
     kind, given_value = value
     plain = json.loads(json.dumps(to_plain(kind, given_value)))
     back = from_plain(kind, plain)
@@ -85,7 +85,7 @@ def test_a_value_comes_back_from_its_plain_form_exactly(value: tuple[str, Any]) 
 
 
 @pytest.mark.parametrize("kind", STATE_TYPES)
-def test_null_is_null_in_every_type(kind: str) -> None:
+def test_null_is_stored_as_null_in_every_type(kind: str) -> None:
     assert to_plain(kind, None) is from_plain(kind, None) is None
     assert list(converted(kind, [None])) == [None]
 
@@ -95,7 +95,7 @@ def test_a_number_may_be_read_from_a_string() -> None:
 
 
 @given(two_keys())
-def test_keys_are_equal_exactly_if_their_bytes_are(keys: tuple[list[str], list[Any], list[Any]]) -> None:
+def test_keys_are_equal_if_and_only_if_their_bytes_are_equal(keys: tuple[list[str], list[Any], list[Any]]) -> None:
     kinds, first, second = keys
     assert (encode_key(kinds, first) == encode_key(kinds, second)) == (first == second)
     assert list(decode_key(kinds, encode_key(kinds, first))) == first
@@ -113,12 +113,12 @@ def test_the_bytes_of_a_key_can_be_decoded() -> None:
     assert encode_key(["text", "bigint", "date"], ['ä"', 7, dt.date(2026, 1, 2)]).decode() == '["ä\\"",7,"2026-01-02"]'
 
 
-def test_the_bytes_of_a_key_keep_the_border_between_columns() -> None:
+def test_the_bytes_of_a_key_separate_its_columns() -> None:
     assert encode_key(["text", "text"], ["a", "b,c"]) != encode_key(["text", "text"], ["a,b", "c"])
 
 
 @pytest.mark.parametrize("value", ["a", 1, True, 1.5, Decimal(1), dt.date(2026, 1, 1), b"a", dt.datetime(2026, 1, 1)])
-def test_a_key_value_has_a_type_that_it_fits(value: Any) -> None:
+def test_the_type_that_is_detected_for_a_key_value_fits_the_value(value: Any) -> None:
     kind = type_of(value)
     assert kind in KEY_TYPES
     assert list(converted(kind, [value])) == [value]
@@ -140,12 +140,12 @@ def test_a_key_value_has_a_type_that_it_fits(value: Any) -> None:
         ("bigint", True, "not an integer"),
     ],
 )
-def test_a_value_that_its_type_cannot_hold_exactly_is_refused(kind: str, value: Any, message: str) -> None:
+def test_a_value_that_its_type_cannot_represent_exactly_is_refused(kind: str, value: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         converted(kind, [value])
 
 
-def test_json_too_deep_to_be_read_back_is_refused() -> None:
+def test_json_that_is_too_deep_to_be_read_again_is_refused() -> None:
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
@@ -158,7 +158,7 @@ def test_values_of_related_classes_are_converted() -> None:
     assert converted("bytes", [bytearray(b"a"), memoryview(b"b")]) == [b"a", b"b"]
 
 
-def test_a_state_keeps_its_own_copy_of_a_json_value() -> None:
+def test_a_state_stores_its_own_copy_of_a_json_value() -> None:
     mine: dict[str, Any] = {"a": [1]}
     (kept,) = converted("json", [mine])
     mine["a"].append(2)
@@ -167,6 +167,6 @@ def test_a_state_keeps_its_own_copy_of_a_json_value() -> None:
 
 
 @given(st.lists(typed(tuple(STATE_TYPES)), min_size=1, max_size=5))
-def test_the_quick_look_at_sizes_is_never_too_low(values: list[tuple[str, Any]]) -> None:
+def test_the_estimated_size_of_a_column_is_never_less_than_its_largest_value(values: list[tuple[str, Any]]) -> None:
     for kind, value in values:
         assert size_of(kind, value) <= largest(kind, [value, None])

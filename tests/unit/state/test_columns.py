@@ -26,12 +26,12 @@ def checked(made: Columns, *rows: dict[str, Any]) -> list[Cells]:
 AVG = columns({"delay": Avg()})
 
 
-def test_a_store_sees_only_the_parts_of_a_composite() -> None:
+def test_the_store_of_a_state_contains_only_the_parts_of_a_composite_column() -> None:
     assert dict(AVG.values) == {"delay_sum": Sum("double"), "delay_count": Count()}
     assert dict(AVG.aggregators) == {"delay": Avg()}
 
 
-def test_a_row_brings_a_composite_in_parts_or_as_one_number() -> None:
+def test_a_row_contains_a_composite_column_as_its_parts_or_as_one_number() -> None:
     rows: list[dict[str, Any]] = [
         {"k": "a", "delay_sum": 6.0, "delay_count": 2},
         {"k": "b", "delay": 4.0},
@@ -41,12 +41,12 @@ def test_a_row_brings_a_composite_in_parts_or_as_one_number() -> None:
     assert rows[1] == {"k": "b", "delay": 4.0}
 
 
-def test_reading_gives_the_result_of_a_composite() -> None:
+def test_reading_a_composite_column_returns_its_result() -> None:
     assert AVG.completed({"k": "a", "delay_sum": 10.0, "delay_count": 4})["delay"] == 2.5
     assert AVG.completed({"k": "a", "delay_sum": None, "delay_count": 0})["delay"] is None
 
 
-def test_a_row_with_half_a_composite_or_both_forms_is_refused() -> None:
+def test_a_row_with_a_part_of_a_composite_column_or_with_both_forms_is_refused() -> None:
     with pytest.raises(
         StateError, match=r"missing \['delay_count'\].*One column delay can replace delay_sum and delay_count"
     ):
@@ -55,7 +55,7 @@ def test_a_row_with_half_a_composite_or_both_forms_is_refused() -> None:
         checked(AVG, {"k": "a", "delay_sum": 1.0, "delay_count": 1, "delay": 1.0})
 
 
-def test_a_column_that_a_composite_needs_cannot_be_used_for_something_else() -> None:
+def test_a_column_that_is_a_part_of_a_composite_column_cannot_be_used_twice() -> None:
     with pytest.raises(ConfigError, match="named twice"):
         columns({"delay": Avg(), "delay_sum": Sum()})
 
@@ -71,40 +71,40 @@ def test_a_column_that_a_composite_needs_cannot_be_used_for_something_else() -> 
         ({"types": ["text"]}, r"\(types=\) = \['text'\] cannot be used. Give the types of key columns"),
     ],
 )
-def test_a_state_with_wrong_arguments_is_refused_with_the_correct_spelling(mistake: Any, told: str) -> None:
+def test_the_error_for_invalid_arguments_of_a_state_shows_the_correct_spelling(mistake: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         MemoryState(**{"keys": ["day"], "values": {"n": Count()}, **mistake})
 
 
 @pytest.mark.parametrize("key", ["x" * (MAX_KEY_BYTES + 1), "ä" * 513, b"x" * 1025])
-def test_a_key_that_is_too_long_is_refused_with_its_row_and_size(key: Any) -> None:
+def test_the_error_for_a_key_that_is_too_long_shows_its_row_and_its_size(key: Any) -> None:
     limit = r"row 1 .* its key has 102[56] bytes, more than 1024"
     with pytest.raises(StateError, match=limit):
         checked(columns({"n": Sum()}), {"k": key[:1], "n": 1}, {"k": key, "n": 1})
 
 
-def test_the_columns_of_a_key_count_together_for_the_limit() -> None:
+def test_the_columns_of_a_key_count_together_for_its_size_limit() -> None:
     two = columns({"n": Sum()}, keys=("a", "b"))
     assert checked(two, {"a": "x" * 512, "b": "x" * 512, "n": 1})
     with pytest.raises(StateError, match="1025 bytes"):
         checked(two, {"a": "x" * 512, "b": "x" * 513, "n": 1})
 
 
-def test_a_key_of_exactly_the_limit_is_accepted() -> None:
+def test_a_key_with_exactly_the_maximum_size_is_accepted() -> None:
     assert checked(columns({"n": Sum()}), {"k": "x" * MAX_KEY_BYTES, "n": 1})
 
 
 @pytest.mark.parametrize(
     ("aggregator", "value"), [(Last("text"), "x" * 11), (Last("bytes"), b"x" * 11), (Last("json"), ["x" * 8])]
 )
-def test_a_value_above_the_limit_of_the_store_is_refused(aggregator: Aggregator, value: Any) -> None:
+def test_a_value_larger_than_the_limit_of_the_store_is_refused(aggregator: Aggregator, value: Any) -> None:
     made = columns({"v": aggregator}, max_value_bytes=10)
     with pytest.raises(StateError, match="row 0 .* has 1[12] bytes, more than the 10 that this state can store"):
         checked(made, {"k": "a", "v": value})
     assert checked(made, {"k": "a", "v": value[:1] if not isinstance(value, list) else ["x"]})
 
 
-def test_a_value_that_grows_above_the_limit_is_refused() -> None:
+def test_a_value_that_grows_larger_than_the_limit_is_refused() -> None:
     made = columns({"v": CollectSet()}, max_value_bytes=10)
     with pytest.raises(StateError, match=r"key \{'k': 'a'\}: the collect_set of column v has 12 bytes"):
         made.combined(("a",), (["xxx"],), (["yy"],))
@@ -119,19 +119,19 @@ def test_a_value_that_grows_above_the_limit_is_refused() -> None:
         (CollectSet(2), [1, 2], [3], "has 3 distinct values, more than CollectSet.bound=2."),
     ],
 )
-def test_a_result_that_does_not_fit_is_refused_with_its_key(
+def test_the_error_for_a_result_that_does_not_fit_its_type_shows_its_key(
     aggregator: Aggregator, stored: Any, delta: Any, message: str
 ) -> None:
     with pytest.raises(StateError, match=rf"'words' refused: key .'k': 'a'.: .*{message}"):
         columns({"v": aggregator}).combined(("a",), (stored,), (delta,))
 
 
-def test_a_delta_with_more_values_than_the_bound_is_refused_with_its_row() -> None:
+def test_the_error_for_a_delta_with_too_many_values_shows_its_row() -> None:
     with pytest.raises(StateError, match="row 0 .*has 3 distinct values"):
         checked(columns({"v": CollectSet(2)}), {"k": "a", "v": [1, 2, 3]})
 
 
-def test_null_is_never_combined_with_a_value() -> None:
+def test_a_null_value_is_never_combined_with_another_value() -> None:
     made = columns({"v": Min(), "w": Max()})
     assert made.combined(("a",), (None, 3), (5, None)) == (5, 3)
     assert made.combined(("a",), None, (None, 1)) == (None, 1)
@@ -164,7 +164,7 @@ class Concat:
         return current + str(row)
 
 
-def test_a_custom_aggregator_is_accepted_if_its_name_is_not_taken() -> None:
+def test_a_custom_aggregator_is_accepted_if_its_name_is_not_used() -> None:
     assert columns({"v": Own()}).combined(("a",), (3,), (4,)) == (12,)
     with pytest.raises(ConfigError, match="'sum'; give it another name"):
         columns({"v": Own(name="sum")})
@@ -172,7 +172,7 @@ def test_a_custom_aggregator_is_accepted_if_its_name_is_not_taken() -> None:
         columns({"v": Own(type="int8")})
 
 
-def test_a_reducer_without_name_and_type_is_refused_as_a_column() -> None:
+def test_a_column_with_an_incomplete_reducer_is_refused() -> None:
     with pytest.raises(ConfigError, match="Concat.* needs attributes of its own: name and type"):
         columns({"v": Concat()})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="no combine.* and no reduce"):

@@ -50,7 +50,7 @@ def keys(given: list[Any], kind: str | None = None) -> list[Any]:
         ([None, 1.0, None], 1),
     ],
 )
-def test_whole_floats_are_added_to_a_bigint_as_whole_numbers(values: list[Any], total: int) -> None:
+def test_floats_that_are_whole_numbers_are_added_to_a_bigint_as_integers(values: list[Any], total: int) -> None:
     (found,) = totals(values)
     assert (found, type(found)) == (total, int)
 
@@ -68,7 +68,7 @@ def test_whole_floats_are_added_to_a_bigint_as_whole_numbers(values: list[Any], 
         ([1.0, True], "double", 1),
     ],
 )
-def test_a_value_that_its_column_does_not_take_is_refused_before_it_is_added(
+def test_a_value_that_does_not_fit_the_type_of_its_column_is_refused_before_it_is_added(
     values: list[Any], kind: str, row: int
 ) -> None:
     with pytest.raises(StateError, match=rf"row {row} .*: n = .*The column has the type {kind}"):
@@ -77,19 +77,19 @@ def test_a_value_that_its_column_does_not_take_is_refused_before_it_is_added(
 
 @pytest.mark.parametrize("values", [[5.0, NAN], [NAN, 5.0], [5.0, NAN, 1.0]])
 @pytest.mark.parametrize("aggregator", [Min("double"), Max("double"), First("double"), Avg()])
-def test_a_nan_is_refused_wherever_it_stands(values: list[float], aggregator: Any) -> None:
+def test_not_a_number_is_refused_at_any_position_among_the_values(values: list[float], aggregator: Any) -> None:
     state = MemoryState("t", keys=["k"], values={"n": aggregator})
     with pytest.raises(StateError, match=rf"row {values.index(NAN)} .* = nan is not finite"):
         list(combined([{"k": "a", "n": value} for value in values], state))
 
 
-def test_a_column_that_the_state_lacks_is_refused_also_in_a_later_row_of_a_key() -> None:
+def test_an_unknown_column_is_refused_even_in_a_later_row_of_a_key() -> None:
     state = MemoryState("t", keys=["k"], values={"n": Sum()})
     with pytest.raises(StateError, match=r"row 1: expected columns .* not expected \['m'\]"):
         list(combined([{"k": "a", "n": 1}, {"k": "a", "n": 2, "m": 7}], state))
 
 
-def test_strings_that_only_look_alike_are_different_keys() -> None:
+def test_strings_that_only_look_equal_are_different_keys() -> None:
     assert keys(["é", "e\u0301", "é"]) == [("é", 2), ("e\u0301", 1)]
 
 
@@ -105,7 +105,7 @@ def test_strings_that_only_look_alike_are_different_keys() -> None:
     ],
     ids=str,
 )
-def test_keys_that_are_equal_as_values_of_their_column_are_combined(
+def test_keys_that_are_equal_after_conversion_to_the_type_of_their_column_are_combined(
     given: list[Any], kind: str | None, found: list[Any]
 ) -> None:
     assert keys(given, kind) == found
@@ -133,13 +133,13 @@ def test_a_key_that_does_not_fit_its_column_is_not_combined_with_an_equal_key(
         keys(given, kind)
 
 
-def test_the_repeated_hour_of_an_autumn_night_gives_two_keys() -> None:
+def test_the_repeated_hour_at_the_end_of_daylight_saving_time_is_two_keys() -> None:
     given = [AUTUMN, AUTUMN.replace(fold=1), AUTUMN.astimezone(dt.timezone.utc)]
     utc = dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.timezone.utc)
     assert keys(given) == [(utc, 2), (utc + dt.timedelta(hours=1), 1)]
 
 
-def test_keys_of_several_classes_take_the_type_that_the_state_has_stored(tmp_path: Path) -> None:
+def test_keys_of_several_python_classes_get_the_type_that_the_state_has_stored(tmp_path: Path) -> None:
     state = SqlState.from_url(f"sqlite:///{tmp_path}/t.db", table="t", keys=["k"], values={"n": Sum()})
     grants = Grants()
     grants.commit_rows(1, state, combined([{"k": 1.5, "n": 1}], state))
@@ -147,7 +147,7 @@ def test_keys_of_several_classes_take_the_type_that_the_state_has_stored(tmp_pat
     assert sorted((row["k"], row["n"]) for row in state.read()) == [(1.0, 2), (1.5, 2)]
 
 
-def test_a_true_key_before_equal_numbers_is_refused(tmp_path: Path) -> None:
+def test_a_boolean_key_is_refused_although_it_equals_an_integer_key(tmp_path: Path) -> None:
     state = SqlState.from_url(f"sqlite:///{tmp_path}/t.db", table="t", keys=["k"], values={"n": Sum()})
     grants = Grants()
     grants.commit_rows(1, state, combined([{"k": 1, "n": 1}], state))
@@ -157,7 +157,7 @@ def test_a_true_key_before_equal_numbers_is_refused(tmp_path: Path) -> None:
         grants.commit_rows(2, state, combined(rows, state))
 
 
-def test_keys_of_several_classes_are_one_key_also_for_a_reducer() -> None:
+def test_equal_keys_of_several_python_classes_are_one_key_for_a_reducer() -> None:
     state = MemoryState("t", keys=["k"], values={"n": Sum(), "steps": Steps()})
     rows = [{"k": key, "n": 1, "step": step} for step, key in enumerate([1, 1.0, 2])]
     found = [(row["k"], row["n"], [each["step"] for each in row["steps"]]) for row in combined(rows, state)]

@@ -40,7 +40,7 @@ def total(aggregator: Any, values: Sequence[Any]) -> Any:
 
 @pytest.mark.parametrize(("aggregator", "values"), CASES, ids=lambda case: getattr(case, "name", ""))
 @given(data=st.data())
-def test_any_number_of_restatements_gives_the_total_of_the_last_output(
+def test_any_number_of_restatements_results_in_the_total_of_the_last_output(
     aggregator: Any, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     before, outputs, after = (data.draw(st.lists(values, max_size=3), label=of) for of in ("before", "of c", "after"))
@@ -58,41 +58,43 @@ def test_any_number_of_restatements_gives_the_total_of_the_last_output(
     assert found == expected or (aggregator.name in ("sum", "count") and (found, expected) == (0, None))
 
 
-def test_a_second_restatement_takes_back_the_whole_first_restatement() -> None:
+def test_the_difference_of_a_second_restatement_takes_back_the_complete_first_restatement() -> None:
     contributions = [7, 10, 12, 13]
     deltas = [difference(Sum(), old, new) for old, new in zip([None, *contributions], contributions, strict=False)]
     assert deltas == [7, 3, 2, 1]
 
 
 @pytest.mark.parametrize(("aggregator", "old", "new"), [(Min(), 3, 4), (Max(), 4, 3), (CollectSet(), [1, 2], [1])])
-def test_a_value_that_does_not_absorb_the_old_value_is_refused(aggregator: Any, old: Any, new: Any) -> None:
+def test_a_minimum_or_maximum_cannot_be_taken_back_if_the_old_value_may_remain_in_it(
+    aggregator: Any, old: Any, new: Any
+) -> None:
     for value in (new, None):
         with pytest.raises(ValueError, match="cannot be taken back"):
             difference(aggregator, old, value)
     assert difference(aggregator, new, old) == old
 
 
-def test_json_values_are_compared_as_json() -> None:
+def test_json_values_are_compared_by_their_content() -> None:
     with pytest.raises(ValueError, match="cannot be taken back"):
         difference(CollectSet(), [1], [True])
 
 
 @pytest.mark.parametrize("aggregator", [First(), Last(), OWN], ids=lambda each: each.name)
-def test_an_aggregator_that_depends_on_the_order_accepts_only_the_same_value(aggregator: Any) -> None:
+def test_an_aggregator_that_depends_on_the_order_accepts_only_an_equal_value_in_a_restatement(aggregator: Any) -> None:
     assert difference(aggregator, 3, 3) is difference(aggregator, None, None) is None
     for old, new in ((3, 4), (3, None), (None, 3)):
         with pytest.raises(ValueError, match="cannot be taken back"):
             difference(aggregator, old, new)
 
 
-def test_a_custom_aggregator_may_invert_its_values() -> None:
+def test_a_custom_aggregator_may_define_how_its_values_are_taken_back() -> None:
     product = SimpleNamespace(**vars(OWN), invert=lambda value: 1 / value)
     assert difference(product, 4.0, 2.0) == 0.5
     assert difference(product, 4.0, None) == 0.25
     assert difference(product, None, 2.0) == 2.0
 
 
-def test_a_decimal_is_taken_back_to_its_last_digit() -> None:
+def test_a_decimal_is_taken_back_exactly() -> None:
     long = Decimal("1234567890123456789012345678901234567890.5")
     assert difference(Sum("numeric"), long, None) + long == 0
     assert difference(Sum("numeric"), long, long) == 0

@@ -63,12 +63,12 @@ def _over(grant: Grant, stored: Fence) -> Grant:
         (_row(1, 2, 0, 0), _over(_grant(1, 2, last=1), _row(1, 2, 0, 0))),  # a repair that knows the look
     ],
 )
-def test_a_grant_that_follows_raises_the_fence(stored: Fence | None, grant: Grant) -> None:
+def test_the_next_grant_raises_the_fence(stored: Fence | None, grant: Grant) -> None:
     batch = batch_of("new", was_empty=True if stored is None else None)
     assert raised(stored, grant, state="s") == Fence("here", grant.token, False, batch.text)
 
 
-def test_repeating_the_same_grant_changes_nothing_in_the_fence() -> None:
+def test_a_repeated_grant_does_not_change_the_fence() -> None:
     stored = applied(_row(1, 2))
     assert raised(stored, _grant(1, 2, last=1), state="s") == stored
 
@@ -108,12 +108,14 @@ def test_repeating_the_same_grant_changes_nothing_in_the_fence() -> None:
         (_row(1, 2, 0, 0), _over(_grant(1, 2), _row(1, 2, 0, 0, nonce="m")), FenceOutranked),
     ],
 )
-def test_any_other_grant_is_refused(stored: Fence | None, grant: Grant, error: type[StateError]) -> None:
+def test_a_grant_that_is_not_the_next_one_is_refused(
+    stored: Fence | None, grant: Grant, error: type[StateError]
+) -> None:
     with pytest.raises(error, match="'s'"):
         raised(stored, grant, state="s")
 
 
-def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_accepted() -> None:
+def test_a_state_with_missing_values_behind_its_fence_has_gone_back_unless_this_was_accepted() -> None:
     stored = replace(_row(1, 2), wrote=True)
     for last, grant in (("2", _grant(1, 3, last=2)), ("nothing", _grant(1, 2, 2))):
         with pytest.raises(StateBehind, match="2, but the written values are missing") as refused:
@@ -123,7 +125,7 @@ def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_acce
     assert not raised(stored, _grant(2, 3), state="s").wrote
 
 
-def test_a_state_that_has_a_committed_transaction_without_all_of_its_updates_went_back() -> None:
+def test_a_state_with_an_incomplete_update_of_a_committed_transaction_has_gone_back() -> None:
     stored = replace(_row(1, 2), applied=False)
     with pytest.raises(StateBehind, match="2, but some of its updates are missing") as refused:
         raised(stored, _grant(1, 3, last=2), state="s")
@@ -135,7 +137,7 @@ def test_a_state_that_has_a_committed_transaction_without_all_of_its_updates_wen
 @pytest.mark.parametrize(
     "stored", [applied(_row(1, 2)), replace(_row(1, 3, 2, 7, birth="b"), applied=False, wrote=True)]
 )
-def test_a_look_keeps_the_fence_that_it_covers_and_restores_it(stored: Fence) -> None:
+def test_a_roll_forward_stores_the_earlier_fence_in_its_own_fence_and_restores_it(stored: Fence) -> None:
     look = raised(stored, _over(_grant(2, 3, 0, 0), stored), state="s", there=True)
     later = _over(_grant(3, 3, 0, 0, nonce="m"), look)
     again = raised(look, later, state="s", there=True)
@@ -151,7 +153,7 @@ def test_a_look_keeps_the_fence_that_it_covers_and_restores_it(stored: Fence) ->
 
 
 @pytest.mark.parametrize(("written", "found"), [(0, 0), (0, 2), (2, 2)])
-def test_a_grant_is_completed_if_every_confirmed_portion_is_there(written: int, found: int) -> None:
+def test_a_grant_is_completed_if_every_confirmed_portion_was_written(written: int, found: int) -> None:
     check_portions(found, replace(_grant(1, 1), portions=written), state="s", where="here")
 
 
@@ -160,12 +162,12 @@ def test_a_grant_is_not_completed_if_a_confirmed_portion_is_missing() -> None:
         check_portions(2, replace(_grant(1, 1), portions=3), state="s", where="here")
 
 
-def test_repeating_a_grant_notes_whether_its_values_are_there() -> None:
+def test_a_repeated_grant_records_whether_its_values_were_written() -> None:
     assert raised(_row(1, 2), _grant(1, 2, last=1), state="s", there=True).wrote
 
 
 @pytest.mark.parametrize(("last", "expected"), [(1, 1), (None, "nothing")])
-def test_the_refusal_of_a_txid_that_was_given_twice_says_what_the_ledger_expects(
+def test_the_error_for_a_txid_that_was_given_twice_shows_the_txid_that_the_ledger_expects(
     last: int | None, expected: object
 ) -> None:
     with pytest.raises(LedgerBehind, match="another transaction with the same number") as refused:
@@ -176,7 +178,7 @@ def test_the_refusal_of_a_txid_that_was_given_twice_says_what_the_ledger_expects
 @pytest.mark.parametrize(
     "stored", [None, _row(1, 1, 2), _row(1, 2), _row(1, 1, nonce="m"), Fence("elsewhere", _row(1, 1).token)]
 )
-def test_a_write_needs_exactly_its_grant_in_the_fence(stored: Fence | None) -> None:
+def test_a_write_needs_exactly_its_own_grant_in_the_fence(stored: Fence | None) -> None:
     check_write(_row(1, 1), _grant(1, 1), state="s")
     with pytest.raises(FenceOutranked):
         check_write(stored, _grant(1, 1), state="s")
@@ -186,7 +188,7 @@ ranks = st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.in
 
 
 @given(st.lists(st.tuples(ranks, st.sampled_from("nm"), st.none() | st.integers(1, 3)), max_size=12))
-def test_the_fence_never_goes_down(calls: list[tuple[tuple[int, int, int, int], str, int | None]]) -> None:
+def test_the_token_of_a_fence_is_never_lowered(calls: list[tuple[tuple[int, int, int, int], str, int | None]]) -> None:
     stored: Fence | None = None
     for rank, nonce, last in calls:
         try:
@@ -197,7 +199,7 @@ def test_the_fence_never_goes_down(calls: list[tuple[tuple[int, int, int, int], 
         stored = after
 
 
-def test_one_grant_raises_a_fence_for_one_name() -> None:
+def test_two_states_of_one_dag_with_the_same_table_are_refused() -> None:
     first = raised(None, _grant(1, 1), state="s")
     assert raised(first, _grant(1, 1), state="s") == first
     with pytest.raises(StateError, match="two updates of this DAG write to one table: 's' and 'main.s'"):

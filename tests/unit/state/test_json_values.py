@@ -46,14 +46,16 @@ def _exactly(value: Any) -> str:
 
 
 @given(_values)
-def test_values_survive_their_text(value: Any) -> None:
+def test_values_are_unchanged_after_they_are_stored_as_text(value: Any) -> None:
     # JSON sorts the fields of an object.
     assert from_text(to_text(value)) == value
     assert len(_exactly(from_text(to_text(value)))) == len(_exactly(value))
 
 
 @given(_values, _values, st.sampled_from([None, TOKEN]))
-def test_values_with_their_transaction_survive_their_text(value: Any, prev: Any, token: Token | None) -> None:
+def test_values_with_their_transaction_are_unchanged_after_they_are_stored_as_text(
+    value: Any, prev: Any, token: Token | None
+) -> None:
     for stored in (OpaqueValue(7, value, prev, token, 3), TransactionalValue(7, value, token, 3, 2)):
         back = from_text(to_text(stored))
         assert (type(back), back) == (type(stored), stored)
@@ -63,7 +65,7 @@ def test_values_with_their_transaction_survive_their_text(value: Any, prev: Any,
 @pytest.mark.parametrize(
     "value", [object(), {1, 2}, float("nan"), float("inf"), [object()], OpaqueValue(1, object(), 1)]
 )
-def test_a_value_without_a_text_form_is_refused(value: Any) -> None:
+def test_a_value_that_cannot_be_stored_as_text_is_refused(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         to_text(value)
 
@@ -80,7 +82,7 @@ def test_equal_numbers_of_a_type_are_one_key() -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")), min_size=1, max_size=3))
-def test_the_quick_form_of_a_key_equals_the_form_of_every_state(key: list[str]) -> None:
+def test_the_fast_encoding_of_a_text_key_equals_the_encoding_of_every_state(key: list[str]) -> None:
     names = [f"k{number}" for number in range(len(key))]
     columns = Columns("s", tuple(names), {"n": Sum()}, {})
     rows = RedisRows(columns, StateKind.OPAQUE, dict.fromkeys(names, "text"))
@@ -89,7 +91,7 @@ def test_the_quick_form_of_a_key_equals_the_form_of_every_state(key: list[str]) 
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_the_quick_form_of_a_number_equals_the_form_of_every_state(key: int) -> None:
+def test_the_fast_encoding_of_a_number_equals_the_encoding_of_every_state(key: int) -> None:
     columns = Columns("s", ("k",), {"n": Sum()}, {})
     assert RedisRows(columns, StateKind.OPAQUE, {"k": "bigint"}).fields([[key], [1]]) == [encode_key(["bigint"], [key])]
 
@@ -107,7 +109,7 @@ def test_the_quick_form_of_a_number_equals_the_form_of_every_state(key: int) -> 
         ("[1,2,3]", "non-transactional", [1, 2, 3]),
     ],
 )  # fmt: skip
-def test_a_value_of_trident_is_read_as_its_last_commit_left_it(data: Any, kind: str, value: Any) -> None:
+def test_a_value_of_trident_is_read_with_the_result_of_its_last_commit(data: Any, kind: str, value: Any) -> None:
     assert from_trident(data, kind, committed=7) == value
 
 

@@ -17,5 +17,5 @@ from airflow_tx.state.memcached import parsed_server
         ("cache:x", ("cache:x", 0)),
     ],
 )
-def test_a_server_is_a_host_with_or_without_a_port(server: str, found: tuple[str, int]) -> None:
+def test_a_memcached_server_is_a_host_with_or_without_a_port(server: str, found: tuple[str, int]) -> None:
     assert parsed_server(server) == found

@@ -90,7 +90,7 @@ def test_a_custom_state_is_updated_and_queried_in_bulk() -> None:
     assert list(query(other, [], QUERY)) == []
 
 
-def test_a_query_that_returns_another_number_of_results_is_refused() -> None:
+def test_a_query_that_returns_another_number_of_results_than_keys_is_refused() -> None:
     class Short(QueryLocation):
         def batch_retrieve(self, state: LocationDB, rows: Sequence[StateRow]) -> list[str | None]:
             return []
@@ -106,7 +106,7 @@ def test_a_batch_that_fails_is_not_committed() -> None:
     assert state.calls == [("begin", 1)]
 
 
-def test_the_maps_implement_their_interfaces() -> None:
+def test_the_maps_can_be_used_through_their_interfaces() -> None:
     counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     as_map: MapState[int] = counts
     as_value: Snapshottable[int] = SnapshottableMap(as_map)
@@ -117,7 +117,7 @@ def test_the_maps_implement_their_interfaces() -> None:
     as_state.commit(1)
 
 
-def test_the_word_count_of_trident_gives_the_expected_counts() -> None:
+def test_the_word_count_example_of_trident_returns_the_expected_counts() -> None:
     counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     sentences = ["the cow jumped over the moon", "the man went to the store", "how many apples can you eat"]
     for txid, sentence in enumerate(sentences, 1):

@@ -68,18 +68,18 @@ EQUAL: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("values", EQUAL.values(), ids=EQUAL.keys())
-def test_keys_that_are_equal_have_one_partition(values: list[Any]) -> None:
+def test_equal_keys_are_in_the_same_partition(values: list[Any]) -> None:
     assert {value == values[0] for value in values} == {True}
     assert len({partition_of([value], MANY) for value in values}) == 1
     assert len({partition_of(["a", (value, None)], MANY) for value in values}) == 1
 
 
-def test_unhashable_fields_that_are_equal_have_one_partition() -> None:
+def test_equal_keys_with_unhashable_fields_are_in_the_same_partition() -> None:
     assert partition_of([{"a": 1, "b": [2.0]}], MANY) == partition_of([{"b": [2], "a": True}], MANY)
 
 
 @pytest.mark.parametrize("value", [math.nan, Decimal("NaN"), Decimal("sNaN"), pd.NaT, pd.NA, np.datetime64("NaT")])
-def test_a_value_that_does_not_equal_itself_has_one_partition(value: Any) -> None:
+def test_a_value_that_does_not_equal_itself_is_always_in_the_same_partition(value: Any) -> None:
     assert partition_of([value], MANY) == partition_of([value], MANY)
 
 
@@ -93,7 +93,7 @@ Numbers = st.one_of(
 @given(
     Numbers, st.sampled_from([int, float, Decimal, Fraction, np.longdouble, np.float32, np.int64]), st.integers(0, 9)
 )
-def test_equal_numbers_of_different_classes_have_one_partition(number: Any, of: Any, zeros: int) -> None:
+def test_equal_numbers_of_different_classes_are_in_the_same_partition(number: Any, of: Any, zeros: int) -> None:
     try:
         other = of(number)
     except (ArithmeticError, TypeError, ValueError):
@@ -114,7 +114,7 @@ Zones = st.one_of(
 
 
 @given(st.datetimes(timezones=Zones), Zones, st.sampled_from([0, 1]))
-def test_moments_that_are_equal_have_one_partition(moment: dt.datetime, zone: Any, fold: int) -> None:
+def test_equal_times_are_in_the_same_partition(moment: dt.datetime, zone: Any, fold: int) -> None:
     others = [moment.replace(fold=fold)]
     if moment.tzinfo is not None and zone is not None:
         try:
@@ -134,18 +134,18 @@ PLAIN: list[Any] = [
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
-def test_a_key_keeps_its_partition(value: Any) -> None:
+def test_a_key_is_in_the_same_partition_in_every_process(value: Any) -> None:
     for key in ([value], [value, "x"], ["x", value]):
         # What a store was written with: the text of the key.
         assert partition_of(key, MANY) == zlib.crc32(repr(key).encode()) % MANY
 
 
-def test_known_keys_have_the_recorded_partitions() -> None:
+def test_known_keys_are_in_the_recorded_partitions() -> None:
     keys: list[Any] = [["word"], [1], [2**40, "a"], [1.5], [b"a"], [None], [dt.date(2013, 1, 31)], [("a", 1)]]
     assert [partition_of(key, 8) for key in keys] == [1, 0, 7, 6, 6, 3, 7, 4]
 
 
-def test_rows_whose_keys_are_equal_go_to_one_writer() -> None:
+def test_rows_with_equal_keys_are_passed_to_one_writer() -> None:
     rows = [{"k": each} for each in (1, 1.0, True, Decimal("1.00"), np.int64(1))]
     state = PartitionedState("s", list(range(16)), ["k"])
     assert sorted(len(numbers) for _, numbers in state.shared_out(rows)) == [0] * 15 + [5]

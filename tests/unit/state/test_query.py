@@ -48,7 +48,7 @@ def words() -> Counted:
     return state
 
 
-def test_a_query_adds_the_value_columns_and_null_for_missing_keys(words: Counted) -> None:
+def test_a_query_adds_the_value_columns_and_returns_null_for_missing_keys(words: Counted) -> None:
     rows: list[StateRow] = [
         {"n": 1, "word": "dog"},
         {"n": 2, "word": "cat"},
@@ -63,13 +63,13 @@ def test_a_query_adds_the_value_columns_and_null_for_missing_keys(words: Counted
     ]
 
 
-def test_a_state_that_was_never_written_has_no_key() -> None:
+def test_a_state_that_was_never_written_contains_no_key() -> None:
     state = MemoryState(keys=["word"], values={"count": Count(), "mean": Avg()})
     (found,) = state_query([{"word": "man"}], state=state)
     assert (found["count"], found["mean"]) == (None, None)
 
 
-def test_rows_are_read_a_batch_at_a_time_and_each_key_is_asked_for_once_in_it(words: Counted) -> None:
+def test_rows_are_read_in_batches_and_each_key_of_a_batch_is_queried_once(words: Counted) -> None:
     read = 0
 
     def rows() -> Iterator[StateRow]:
@@ -88,7 +88,7 @@ def test_rows_are_read_a_batch_at_a_time_and_each_key_is_asked_for_once_in_it(wo
     assert words.calls == [2, 2, 2]
 
 
-def test_the_fields_of_the_key_may_have_other_names_and_some_values_may_be_chosen() -> None:
+def test_a_query_may_rename_the_fields_of_the_key_and_choose_some_values() -> None:
     state = MemoryState(keys=["a", "b"], values={"n": Sum(), "mean": Avg()})
     Grants().commit_rows(1, state, [{"a": "x", "b": 1, "n": 5, "mean": 2.0}])
     query = MapGet(keys=["left", "right"], values=["mean"])
@@ -103,7 +103,7 @@ def test_a_state_without_keys_adds_its_values_to_every_row() -> None:
     assert list(state_query([{"n": 1}, {"n": 2}], state=state)) == [{"n": 1, "total": 7}, {"n": 2, "total": 7}]
 
 
-def test_a_static_state_is_a_map_filled_by_hand() -> None:
+def test_a_static_state_is_a_map_that_is_filled_by_hand() -> None:
     names = StaticState({"AA": "American", ("UA",): "United"})
     query, rows = MapGet(keys=["carrier"], values=["name"]), [{"carrier": each} for each in ("UA", "AA", "??", None)]
     assert [row["name"] for row in state_query(rows, state=names, query=query)] == ["United", "American", None, None]
@@ -115,7 +115,7 @@ def test_a_static_state_is_a_map_filled_by_hand() -> None:
     assert found[2] == {"carrier": "??", "name": None, "hub": None}
 
 
-def test_trident_maps_are_queried_in_the_same_way() -> None:
+def test_trident_maps_can_be_queried_in_the_same_way() -> None:
     counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     counts.begin_commit(1)
     counts.multi_update([("man",)], [CombinerValueUpdater(Count(), 2)])
@@ -126,7 +126,7 @@ def test_trident_maps_are_queried_in_the_same_way() -> None:
     assert [row["count"] for row in state_query(rows, state=counts, query=query)] == [2, None, 5]
 
 
-def test_a_custom_query_may_drop_rows_and_return_several() -> None:
+def test_a_custom_query_may_omit_rows_and_return_several_rows() -> None:
     class Followers:
         def batch_retrieve(self, state: dict[str, list[str]], rows: Sequence[StateRow]) -> list[list[str]]:
             return [state.get(row["user"], []) for row in rows]
@@ -139,7 +139,7 @@ def test_a_custom_query_may_drop_rows_and_return_several() -> None:
     assert found == [{"user": "nathan", "follower": "bob"}, {"user": "nathan", "follower": "tim"}]
 
 
-def test_new_values_have_each_updated_key_once(words: Counted) -> None:
+def test_the_stream_of_new_values_contains_each_updated_key_once(words: Counted) -> None:
     grants, update = Grants(), [{"word": "man", "count": 2}, {"word": "cat", "count": 1}]
     grants.incarnation, grants.last = words.database.fence.incarnation if words.database.fence else "", {words.name: 1}
     grants.commit_rows(2, words, update)
@@ -159,7 +159,7 @@ def test_a_query_may_return_values_of_the_transaction_that_is_being_committed(wo
     assert [row["count"] for row in state_query([{"word": "man"}], state=words)] == [3]
 
 
-def test_an_impossible_query_is_refused_in_one_line(words: Counted) -> None:
+def test_an_impossible_query_is_refused_with_a_one_line_error(words: Counted) -> None:
     rows = [{"word": "man"}, {"werd": "man"}]
     with pytest.raises(StateError, match=r"row \{'werd': 'man'\} has no field 'word'.*MapGet\(keys=\[\.\.\.\]\)"):
         list(state_query(rows, state=words))

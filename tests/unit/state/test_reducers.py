@@ -27,7 +27,7 @@ def state(*keys: str, kind: str = "opaque") -> MemoryState:
     return MemoryState("users", keys=keys, values=values, kind=kind)
 
 
-def test_a_reducer_gets_whole_rows_of_its_key_in_their_order_and_other_columns_are_combined() -> None:
+def test_a_reducer_receives_all_rows_of_its_key_in_order_and_other_columns_are_combined() -> None:
     first, second = combined(ROWS, state("user"))
     assert first["balance"] == first["last"] == [ROWS[0], ROWS[2], ROWS[3]]
     assert (first["user"], first["n"], first["delay_sum"], first["delay_count"]) == ("a", 3, 6.0, 3)
@@ -44,7 +44,7 @@ def test_rows_that_are_sorted_by_key_are_grouped_one_key_at_a_time() -> None:
     assert next(found) == next(combined(ROWS, state("user")))
 
 
-def test_a_state_without_keys_reads_the_rows_without_grouping() -> None:
+def test_a_state_without_keys_reads_the_rows_without_grouping_them() -> None:
     row = combined_at_once(ROWS, state())
     assert row["balance"] is ROWS
     assert row["n"] == 4
@@ -60,14 +60,14 @@ def test_a_reducer_applies_rows_in_their_order_and_is_exact_after_a_replay() -> 
     assert [(row["user"], row["balance"], row["last"]) for row in users.read()] == [("a", 4, [-9, 4]), ("b", 0, [-3])]
 
 
-def test_a_row_without_its_key_or_a_combined_column_is_named() -> None:
+def test_the_error_for_a_row_without_its_key_or_a_combined_column_names_the_row() -> None:
     with pytest.raises(StateError, match=r"row 1: expected columns \['user', 'n', 'delay_sum'.*missing \['user'\]"):
         list(combined([ROWS[0], {"n": 1, "step": 1, "delay": 1.0}], state("user")))
     with pytest.raises(StateError, match=r"row 0: .*missing \['n'\]"):
         list(combined([{"user": "a", "step": 1, "delay": 1.0}], state("user")))
 
 
-def test_a_reducer_that_fails_refuses_the_whole_update_and_names_the_row() -> None:
+def test_the_error_of_a_reducer_refuses_the_complete_update_and_names_the_row() -> None:
     grants, users = Grants(), state("user")
     rows = [ROWS[1], {"user": "a", "n": 1, "delay": 1.0, "stride": 5}]
     with pytest.raises(StateError, match=r"key {'user': 'a'}: the balance .*'stride': 5.*KeyError: 'step'.*No row"):
@@ -76,13 +76,13 @@ def test_a_reducer_that_fails_refuses_the_whole_update_and_names_the_row() -> No
 
 
 @pytest.mark.parametrize("rows", ["step", 5, {"step": 5}, iter([{"step": 5}])])
-def test_a_delta_that_is_no_list_of_rows_is_refused(rows: Any) -> None:
+def test_a_delta_for_a_reducer_that_is_not_a_list_of_rows_is_refused(rows: Any) -> None:
     users = MemoryState("users", keys=["user"], values={"balance": Balance()})
     with pytest.raises(StateError, match=r"row 0 .*a reducer needs"):
         Grants().commit_rows(1, users, [{"user": "a", "balance": rows}])
 
 
-def test_a_reducer_may_change_a_value_in_place_without_changing_what_was_stored() -> None:
+def test_a_reducer_may_change_a_value_in_place_without_changing_the_stored_value() -> None:
     stored = [1, 2]
     assert Reduced(LastTwo()).combine(stored, [{"step": 3}]) == [2, 3]
     assert stored == [1, 2]

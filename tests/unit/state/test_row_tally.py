@@ -19,25 +19,25 @@ def written(*rows: dict[str, Any]) -> Written:
     return tally.written(len(list(tally)))
 
 
-def test_a_column_of_several_types_has_the_sum_of_the_digests_of_its_values() -> None:
+def test_the_digest_of_a_column_with_several_types_is_the_sum_of_the_digests_of_its_values() -> None:
     rows = [{"key": key, "n": 1} for key in VALUES]
     assert written(*rows) == sum(map(written, rows), NOTHING_WRITTEN)
     assert len({written(row).digest for row in rows}) == len(VALUES)
 
 
 @pytest.mark.parametrize("odd", [{"n": 1}, {"key": "b", "n": 1, "m": 2}, {"key": "b", "m": 2}, {}])
-def test_rows_with_different_columns_are_digested_separately(odd: dict[str, Any]) -> None:
+def test_rows_with_different_columns_are_hashed_separately(odd: dict[str, Any]) -> None:
     rows = [{"key": "a", "n": 1}, odd, {"key": "c", "n": 5}]
     assert int(written(*rows).digest, 16) == sum(int(written(row).digest, 16) for row in rows) % 2**64
     assert written(*rows).sums == ({"n": 7} if "n" in odd else {})
 
 
-def test_the_tally_of_many_rows_is_the_sum_of_its_parts() -> None:
+def test_the_digest_and_the_sums_of_many_rows_are_the_sum_of_their_parts() -> None:
     rows = [{"key": number, "n": number} for number in range(2500)]
     assert written(*rows) == written(*rows[:700]) + written(*rows[700:])
     assert written(*rows).sums == {"n": sum(range(2500))}
 
 
-def test_a_value_in_another_column_makes_another_digest() -> None:
+def test_a_value_in_another_column_has_another_digest() -> None:
     assert written({"a": 5}).digest != written({"b": 5}).digest
     assert written({"a": 5, "b": None}).digest != written({"a": None, "b": 5}).digest

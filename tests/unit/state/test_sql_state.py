@@ -18,7 +18,7 @@ def _state(**changes: Any) -> SqlState:
     return SqlState("tx_state", **{"table": "totals", "keys": ["a"], "values": {"n": Sum()}, **changes})
 
 
-def test_a_sql_state_costs_no_import_and_no_connection_while_a_dag_is_parsed() -> None:
+def test_a_sql_state_imports_no_library_and_opens_no_connection_while_a_dag_is_parsed() -> None:
     code = (
         "import sys; from airflow_tx.state import SqlState, Sum, Count; "
         "SqlState('nowhere', table='t', keys=['k'], values={'n': Sum(), 'c': Count()}).serialize(); "
@@ -35,7 +35,9 @@ def _table(**changes: Any) -> SqlTable:
 @pytest.mark.parametrize(
     "table", ["totals_team.sales.v1", "a..b", ".a", "a.", "", "n" * 64, f"{'s' * 64}.a", "ü" * 32, "a\0b"]
 )
-def test_a_table_that_a_database_refuses_or_cuts_is_refused_when_the_file_is_parsed(make: Any, table: str) -> None:
+def test_a_table_name_that_a_database_refuses_or_shortens_is_refused_while_the_file_is_parsed(
+    make: Any, table: str
+) -> None:
     with pytest.raises(ConfigError, match=r'Use "table" or "schema.table", and names of at most'):
         make(table=table)
 
@@ -47,18 +49,18 @@ def test_a_table_name_that_every_database_accepts_is_accepted(make: Any, table: 
 
 
 @pytest.mark.parametrize("columns", [{"keys": ["k" * 64]}, {"values": {"v" * 56: Sum()}}, {"keys": ["a\0"]}])
-def test_a_column_that_a_database_refuses_or_cuts_is_refused_when_the_file_is_parsed(columns: Any) -> None:
+def test_a_column_name_that_a_database_refuses_or_shortens_is_refused_while_the_file_is_parsed(columns: Any) -> None:
     with pytest.raises(ConfigError, match="names of at most 55 bytes"):
         _state(**columns)
     assert _state(keys=["k" * 63], values={"v" * 55: Sum()}).columns.keys == ("k" * 63,)
 
 
-def test_sql_and_memory_states_are_fenced_states() -> None:
+def test_sql_states_and_memory_states_are_fenced_states() -> None:
     assert isinstance(_state(), FencedState)
     assert isinstance(MemoryState(values={"n": Sum()}), FencedState)
 
 
-def test_name_repr_and_serialized_form_are_stable() -> None:
+def test_the_name_and_the_repr_and_the_serialized_form_of_a_sql_state_are_stable() -> None:
     state = _state(values={"n": Sum(), "c": Count()}, types={"a": "text"})
     assert state.name == "tx_state.totals"
     assert repr(state) == (
@@ -90,7 +92,7 @@ def test_name_repr_and_serialized_form_are_stable() -> None:
         ({"kind": "exact"}, '"opaque" or "transactional"'),
     ],
 )
-def test_a_definition_that_cannot_work_is_refused_at_once(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_sql_state_is_refused_when_it_is_created(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _state(**changes)
 
@@ -99,13 +101,13 @@ def test_a_definition_that_cannot_work_is_refused_at_once(changes: dict[str, Any
     ("url", "message"),
     [("no url, secret", "postgresql://"), ("sqlite://", "in-memory"), ("oracle://h/d", "sqlite, postgresql")],
 )
-def test_a_url_that_cannot_be_used_is_refused_without_repeating_it(url: str, message: str) -> None:
+def test_the_error_for_an_unusable_url_does_not_repeat_the_url(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as failure:
         SqlState.from_url(url, table="t", keys=[], values={"n": Sum()}).read()
     assert "secret" not in str(failure.value)
 
 
-def test_a_name_that_a_database_would_cut_is_refused() -> None:
+def test_a_name_that_a_database_would_shorten_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most"):
         SqlState.from_url("sqlite:///x.db", table="t", keys=[], values={"n" * 60: Sum()}).read()
 
@@ -117,7 +119,7 @@ def test_a_name_that_a_database_would_cut_is_refused() -> None:
         (True, (10, 5, 27), "MariaDB 10.5.27.*Upgrade the server to 10.6 or newer"),
     ],
 )
-def test_a_server_that_is_too_old_is_refused_with_its_version(
+def test_a_database_server_that_is_too_old_is_refused_with_its_version(
     *, of_mariadb: bool, version: tuple[int, ...], named: str
 ) -> None:
     dialect = MySQLDialect_pymysql(is_mariadb=of_mariadb)

@@ -28,7 +28,7 @@ def ahead(*tests: Told, held: bool = False) -> Ahead:
     return Ahead(tests, "stack", None, Budget.of(None), held=held)  # type: ignore[arg-type]
 
 
-def test_no_test_starts_while_tests_are_held() -> None:
+def test_no_test_starts_while_tests_are_held_back() -> None:
     started = threading.Event()
     test = Told("held", lambda stack: started.set())
     own = ahead(test, held=True)

@@ -20,7 +20,7 @@ def costs(tmp_path: Path) -> Path:
     return tmp_path / "second.json"
 
 
-def test_a_test_that_failed_before_the_change_is_printed_and_does_not_count(
+def test_a_test_that_also_failed_before_the_change_is_printed_and_does_not_fail_the_run(
     costs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert before.judge([OLD], costs, status=STATUS.get) == 0
@@ -28,14 +28,14 @@ def test_a_test_that_failed_before_the_change_is_printed_and_does_not_count(
 
 
 @pytest.mark.parametrize("test", [NEW, GONE])
-def test_a_failed_test_that_passed_or_did_not_exist_before_the_change_counts(
+def test_a_failed_test_that_passed_or_did_not_exist_before_the_change_fails_the_run(
     costs: Path, test: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert before.judge([OLD, test], costs, status=STATUS.get) == 1
     assert f"RED BY THIS CHANGE, or not to be judged: {test}" in capsys.readouterr().out
 
 
-def test_a_failed_test_that_could_not_run_on_the_older_commit_counts(costs: Path) -> None:
+def test_a_failed_test_that_could_not_run_on_the_older_commit_fails_the_run(costs: Path) -> None:
     assert before.judge([OLD], costs, status=lambda test: None) == 1
 
 
@@ -44,6 +44,6 @@ def test_a_test_that_passed_the_second_time_is_not_run_on_the_older_commit(costs
     assert before.judge([OLD, NEW], costs, status=STATUS.get) == 0
 
 
-def test_a_second_run_that_failed_though_each_test_passed_counts(costs: Path) -> None:
+def test_a_second_run_that_failed_although_each_test_passed_fails_the_run(costs: Path) -> None:
     costs.write_text(json.dumps(asdict(Costs(passed=[OLD]))))
     assert before.judge([OLD], costs, status=STATUS.get) == 1

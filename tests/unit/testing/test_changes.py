@@ -56,7 +56,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return made
 
 
-def test_a_change_is_compared_with_the_newest_commit_of_more_than_four_hours_ago(checkout: Checkout) -> None:
+def test_a_change_is_compared_with_the_newest_commit_that_is_older_than_four_hours(checkout: Checkout) -> None:
     checkout.commit(hours=9)
     checkout.write("a.py", "")
     settled = checkout.commit(hours=5)
@@ -67,14 +67,14 @@ def test_a_change_is_compared_with_the_newest_commit_of_more_than_four_hours_ago
     assert changed_files(checkout.folder, settled) == {"b.py", "c.py"}
 
 
-def test_everything_counts_as_changed_if_no_such_commit_is_known(checkout: Checkout) -> None:
+def test_every_file_counts_as_changed_if_no_older_commit_is_known(checkout: Checkout) -> None:
     checkout.commit(hours=1)
     assert base(checkout.folder) is None
     assert changed_files(checkout.folder, None) == {TEST, "README.md"}
     assert changed_tests(checkout.folder, None) == [TEST]
 
 
-def test_tests_whose_lines_differ_and_tests_of_new_files_have_changed(checkout: Checkout) -> None:
+def test_tests_with_changed_lines_and_tests_in_new_files_count_as_changed(checkout: Checkout) -> None:
     settled = checkout.commit(hours=5)
     checkout.write(TEST, OLD.replace("assert 2", "assert 22").replace("assert 4", "assert 44"))
     checkout.write("tests/unit/test_new.py", "def test_new():\n    pass\n")
@@ -83,7 +83,7 @@ def test_tests_whose_lines_differ_and_tests_of_new_files_have_changed(checkout: 
     assert changed_tests(checkout.folder, settled) == expected
 
 
-def test_a_test_whose_file_is_deleted_is_not_named(checkout: Checkout) -> None:
+def test_a_test_whose_file_was_deleted_is_not_listed_as_changed(checkout: Checkout) -> None:
     settled = checkout.commit(hours=5)
     (checkout.folder / TEST).unlink()
     assert changed_tests(checkout.folder, settled) == []

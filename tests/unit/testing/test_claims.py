@@ -13,27 +13,27 @@ from tests.claims import claimed, judge
 from tests.costs import Costs
 
 
-def test_only_rows_of_tables_make_claims() -> None:
+def test_only_tests_that_a_row_of_a_table_in_the_docs_names_must_have_run() -> None:
     assert claimed(["| kill | counted once | `test_a`, `test_b` |\n\nSee `test_c`."]) == {"test_a", "test_b"}
 
 
-def test_a_claimed_test_that_ran_in_any_part_is_no_fault() -> None:
+def test_a_test_that_the_docs_name_passes_the_check_if_it_ran_in_any_part_of_the_run() -> None:
     parts = [Costs(ran=["tests/x.py::test_a[1]"]), Costs(ran=["tests/y.py::TestY::test_b"])]
     assert judge({"test_a", "test_b"}, parts) == ([], [])
 
 
-def test_a_claimed_test_that_did_not_run_is_missed_unless_it_was_left_out_for_its_length() -> None:
+def test_a_test_that_the_docs_name_must_have_run_unless_it_was_left_out_for_its_length() -> None:
     parts = [Costs(seconds={"tests/x.py::test_skipped": 0.1}, later=["tests/z.py::test_long"])]
     assert judge({"test_skipped", "test_long", "test_gone"}, parts) == (["test_gone", "test_skipped"], ["test_long"])
 
 
-def test_a_claimed_long_test_that_another_run_skipped_is_missed() -> None:
+def test_a_long_test_that_the_docs_name_is_missing_if_another_run_skipped_it() -> None:
     quick = Costs(later=["tests/z.py::test_long"])
     rest = Costs(seconds={"tests/z.py::test_long": 0.1})
     assert judge({"test_long"}, [quick, rest]) == (["test_long"], [])
 
 
-def test_a_claim_covers_every_parameter_of_its_test() -> None:
+def test_a_test_that_the_docs_name_must_have_run_with_every_parameter() -> None:
     began = Costs(
         seconds={"x.py::test_a[sqlite]": 3.0, "x.py::test_a[lake]": 0.1, "x.py::test_a[a::b[0]]": 0.1},
         ran=["x.py::test_a[sqlite]"],
@@ -45,12 +45,12 @@ def test_a_claim_covers_every_parameter_of_its_test() -> None:
     assert judge({"test_a"}, [began, others]) == ([], [])
 
 
-def test_a_test_of_the_same_name_in_another_class_is_one_more_parameter() -> None:
+def test_a_test_of_the_same_name_in_another_class_counts_as_another_parameter() -> None:
     parts = [Costs(seconds={"x.py::TestOne::test_a": 1.0, "x.py::TestTwo::test_a": 0.1}, ran=["x.py::TestOne::test_a"])]
     assert judge({"test_a"}, parts) == (["test_a"], [])
 
 
-def test_a_promise_may_speak_of_one_parameter_alone() -> None:
+def test_the_docs_may_name_a_test_with_one_parameter() -> None:
     assert claimed(["| kill | counted once | `test_a[lake]` |"]) == {"test_a[lake]"}
     parts = [Costs(seconds={"x.py::test_a[lake]": 1.0, "x.py::test_a[mysql]": 0.1}, ran=["x.py::test_a[lake]"])]
     assert judge({"test_a[lake]"}, parts) == ([], [])
@@ -73,7 +73,7 @@ def checked(folder: Path, monkeypatch: pytest.MonkeyPatch, **runs: Costs) -> str
     return None
 
 
-def test_a_claimed_test_may_run_in_any_of_several_runs_and_a_run_may_be_missing(
+def test_a_test_that_the_docs_name_may_run_in_any_run_and_other_runs_may_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = Costs(ran=["tests/cluster/x.py::test_cut_off"])
@@ -81,13 +81,15 @@ def test_a_claimed_test_may_run_in_any_of_several_runs_and_a_run_may_be_missing(
     assert f"no record of a run: {tmp_path / 'rest'}" in capsys.readouterr().out
 
 
-def test_a_claimed_test_whose_run_is_missing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_fails_if_a_test_that_the_docs_name_belongs_to_a_missing_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert checked(tmp_path, monkeypatch, quick=Costs(ran=["x.py::test_a"])) == (
         "A promise names a test that did not run: test_cut_off"
     )
 
 
-def test_a_parameter_that_no_run_had_time_for_is_named_and_its_test_does_not_count_as_run(
+def test_a_parameter_that_no_run_had_time_for_is_listed_and_its_test_does_not_count_as_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick = Costs(ran=["x.py::test_cut_off[one]"], later=["x.py::test_cut_off[two]"])
@@ -97,5 +99,7 @@ def test_a_parameter_that_no_run_had_time_for_is_named_and_its_test_does_not_cou
     assert "0 of 1 tests that promises name have run" in told
 
 
-def test_a_missing_record_of_all_runs_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_fails_if_the_records_of_all_runs_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "run script/test without arguments" in str(checked(tmp_path, monkeypatch))

@@ -56,22 +56,22 @@ def met(tmp_path: Path) -> Met:
     return find
 
 
-def test_a_name_that_a_package_imports_lazily_leads_to_its_module_alone(met: Met) -> None:
+def test_a_change_of_a_module_does_not_select_tests_of_another_lazy_name_of_its_package(met: Met) -> None:
     assert "test_kafka" in met("airflow_tx/sources/kafka.py")
     assert "test_files" not in met("airflow_tx/sources/kafka.py")
 
 
-def test_an_import_in_a_function_counts_and_one_for_a_type_checker_does_not(met: Met) -> None:
+def test_an_import_in_a_function_selects_tests_and_an_import_for_a_type_checker_does_not(met: Met) -> None:
     assert "test_kafka" in met("airflow_tx/sources/lag.py")
     assert "test_files" not in met("airflow_tx/sources/lag.py")
 
 
-def test_a_test_that_names_a_dag_imports_its_file(met: Met) -> None:
+def test_a_test_that_names_a_dag_imports_the_file_of_the_dag(met: Met) -> None:
     assert "test_days" in met("airflow_tx/sources/files.py")
     assert "test_days" not in met("airflow_tx/sources/kafka.py")
 
 
-def test_a_test_that_names_no_dag_imports_every_dag_of_its_folder(met: Met) -> None:
+def test_a_test_that_names_no_dag_imports_every_dag_in_its_folder(met: Met) -> None:
     assert "test_stack" in met("tests/airflow/dags/topics.py")
 
 
@@ -80,7 +80,7 @@ def test_every_test_imports_the_fixtures_of_its_folders(met: Met) -> None:
     assert set(met("tests/conftest.py")) == {"test_kafka", "test_files", "test_days", "test_stack"}
 
 
-def test_the_nearest_tests_come_first(met: Met) -> None:
+def test_the_tests_nearest_to_a_change_come_first(met: Met) -> None:
     assert met("airflow_tx/sources/kafka.py") == ["test_kafka", "test_stack"]
 
 

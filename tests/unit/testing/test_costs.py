@@ -17,12 +17,12 @@ def test_the_slowest_tests_of_all_parts_are_listed_with_their_justification() ->
     assert table(found).splitlines()[2:4] == ["| 9 | `a.py test_two` | it is all |", "| 5 | `b.py test_three` | – |"]
 
 
-def test_the_list_of_slowest_tests_has_a_limit() -> None:
+def test_the_list_of_the_slowest_tests_has_a_maximum_length() -> None:
     many = Costs({f"tests/a.py::test_{number}": float(number) for number in range(100)})
     assert len(slowest([many])) == SLOWEST
 
 
-def test_the_total_time_spans_all_parts_and_processor_times_are_added_up(
+def test_the_total_time_covers_all_parts_and_processor_times_are_summed(
     tmp_path: Path,
 ) -> None:
     first = Costs({"t": 1.0}, wall=60.0, processor=90.0, began=1000.0)
@@ -34,6 +34,6 @@ def test_the_total_time_spans_all_parts_and_processor_times_are_added_up(
     assert "lacks servers" in warning
 
 
-def test_repeated_tests_are_counted_and_named() -> None:
+def test_repeated_tests_are_counted_and_listed() -> None:
     parts = {"others": Costs({"tests/a.py::test_one": 1.0}), SECOND: Costs({"tests/a.py::test_late": 1.0})}
     assert "1 tests had a second chance: tests/a.py::test_late" in summary(parts)

@@ -60,18 +60,18 @@ def refusal(kit: CrashKit, airflow: KnownAirflow) -> str:
     return line
 
 
-def test_an_unknown_dag_is_named_with_the_known_dags(kit: CrashKit) -> None:
+def test_the_error_for_an_unknown_dag_lists_the_known_dags(kit: CrashKit) -> None:
     line = refusal(kit, KnownAirflow({"words_2": False, "lines": False}))
     assert line == ("DAG words: no DAG file defines it. The folder defines: lines, words_2. Check the dag_id")
 
 
-def test_an_import_error_is_named_with_its_last_line(kit: CrashKit) -> None:
+def test_the_message_about_an_import_error_shows_the_last_line_of_the_error(kit: CrashKit) -> None:
     trace = "Traceback (most recent call last):\n  File ...\nModuleNotFoundError: No module named 'shop'\n"
     line = refusal(kit, KnownAirflow({}, {"dags/words.py": trace}))
     assert "dags/words.py cannot be imported: ModuleNotFoundError: No module named 'shop'" in line
 
 
-def test_a_dag_without_a_transaction_is_refused_and_a_paused_one_is_unpaused(kit: CrashKit) -> None:
+def test_a_dag_without_a_transaction_is_refused_and_a_paused_dag_is_unpaused(kit: CrashKit) -> None:
     airflow = KnownAirflow({"words": True})
     line = refusal(kit, airflow)
     assert line.startswith(
@@ -85,7 +85,7 @@ def test_a_folder_without_dag_files_is_refused(tmp_path: Path) -> None:
         CrashKit(tmp_path, tmp_path / "absent", ZOOKEEPER)
 
 
-def test_a_machine_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_machine_without_java_names_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(TxError, match="No Java found in PATH. Install Java 17 or newer"):

@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SET:
     return show
 
 
-def test_seconds_without_a_processor_are_added_to_the_limit(clock: SET) -> None:
+def test_seconds_in_which_the_process_waited_for_a_processor_extend_the_deadline(clock: SET) -> None:
     limit = Deadline(60)
     clock(50, 30)
     assert limit.left() == 40
@@ -40,33 +40,33 @@ def test_seconds_without_a_processor_are_added_to_the_limit(clock: SET) -> None:
     assert limit.left() == 0
 
 
-def test_seconds_before_the_wait_began_are_not_added(clock: SET) -> None:
+def test_seconds_before_the_deadline_started_do_not_extend_it(clock: SET) -> None:
     clock(0, 500)
     limit = Deadline(60)
     clock(60, 500)
     assert limit.left() == 0
 
 
-def test_a_wait_on_a_machine_that_is_always_busy_has_an_end(clock: SET) -> None:
+def test_the_deadline_passes_even_on_a_machine_that_is_always_busy(clock: SET) -> None:
     limit = Deadline(60)
     clock(480, 480)
     assert limit.left() == 0
 
 
-def test_a_limit_is_plain_time_if_the_kernel_does_not_count_stalls(clock: SET, tmp_path: Path) -> None:
+def test_a_deadline_uses_plain_time_if_the_kernel_does_not_count_stalls(clock: SET, tmp_path: Path) -> None:
     (tmp_path / "cpu.pressure").unlink()
     limit = Deadline(60)
     assert limit.left() == 60
 
 
-def test_a_command_that_ends_in_time_returns_its_output_and_its_code() -> None:
+def test_a_command_that_ends_in_time_returns_its_output_and_its_exit_code() -> None:
     done = run_command(
         [sys.executable, "-c", "print(input()); exit(3)"], timeout=300, input="hello\n", capture_output=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, "hello\n", "")
 
 
-def test_a_command_that_waited_for_a_processor_gets_its_input_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_waited_for_a_processor_receives_its_input_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0.0])
     monkeypatch.setattr(deadline, "_stalled", lambda pressure: next(counts, 1e9))
     monkeypatch.setattr(deadline, "Deadline", partial(Deadline, least=0.0))
@@ -75,7 +75,7 @@ def test_a_command_that_waited_for_a_processor_gets_its_input_once(monkeypatch: 
     assert done.stdout == "hello\n"
 
 
-def test_a_command_that_fails_raises_if_it_is_checked() -> None:
+def test_a_checked_command_that_fails_raises_an_error() -> None:
     with pytest.raises(CalledProcessError):
         run_command([sys.executable, "-c", "exit(3)"], timeout=300, check=True)
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_tx.testing.eventually import Hopeless, NotInTime, eventually
 
 
-def test_the_first_true_answer_is_returned_and_errors_count_as_not_yet() -> None:
+def test_the_first_true_answer_is_returned_and_an_error_counts_as_not_true_yet() -> None:
     answers = iter([None, OSError("not up"), 0, "there"])
 
     def check() -> object:
@@ -19,12 +19,12 @@ def test_the_first_true_answer_is_returned_and_errors_count_as_not_yet() -> None
     assert eventually(check, 10, "it is there", interval=0) == "there"
 
 
-def test_a_condition_that_never_holds_is_reported_with_its_last_answer_and_explanation() -> None:
+def test_a_condition_that_is_never_true_is_reported_with_its_last_answer_and_explanation() -> None:
     with pytest.raises(NotInTime, match=r"not within 0 s: the cow flies; the last answer was 0\nit has no wings"):
         eventually(lambda: 0, 0, "the cow flies", explain=lambda: "it has no wings")
 
 
-def test_a_condition_that_only_raises_is_reported_with_its_last_error() -> None:
+def test_a_condition_that_only_raises_errors_is_reported_with_its_last_error() -> None:
     def check() -> bool:
         raise OSError("refused")
 
@@ -32,7 +32,7 @@ def test_a_condition_that_only_raises_is_reported_with_its_last_error() -> None:
         eventually(check, 0, "it answers")
 
 
-def test_a_hopeless_check_ends_the_wait_at_once() -> None:
+def test_a_hopeless_condition_ends_the_wait_immediately() -> None:
     def check() -> bool:
         raise Hopeless("it is dead")
 

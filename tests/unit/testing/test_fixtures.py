@@ -21,12 +21,12 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run([*command, "test_path.py"], cwd=folder, capture_output=True, text=True)
 
 
-def test_a_run_that_names_the_plugin_has_its_fixtures(tmp_path: Path) -> None:
+def test_a_pytest_run_that_names_the_plugin_has_its_fixtures(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, "-p", "airflow_tx.testing")
     assert done.returncode == 0, done.stdout
 
 
-def test_a_line_in_a_conftest_names_the_plugin(tmp_path: Path) -> None:
+def test_the_plugin_can_be_enabled_by_a_line_in_a_conftest(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["airflow_tx.testing"]\n')
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout

@@ -29,7 +29,7 @@ print(glob.glob(f"/sys/fs/cgroup/*/airflow-tx-test-{os.getpid()}"))
 """
 
 
-def test_without_a_control_group_the_time_of_the_process_is_reported() -> None:
+def test_without_a_control_group_the_processor_time_of_the_process_is_reported() -> None:
     group = Group("there/is/no such folder")
     assert not group.whole
     assert group.used() > 0
@@ -41,7 +41,7 @@ def test_a_limit_that_this_machine_does_not_allow_is_refused() -> None:
         Group("there/is/no such folder", cores=0.2)
 
 
-def test_a_group_counts_and_limits_all_processes_in_it() -> None:
+def test_a_control_group_counts_and_limits_all_processes_in_it() -> None:
     if not any((Path(top) / "cgroup.procs").exists() for top in groups.TOPS[:2]):
         pytest.skip("this machine has no control groups of version 1")
     done = subprocess.run([sys.executable, "-c", SPIN], cwd=ROOT, capture_output=True, text=True, check=False)

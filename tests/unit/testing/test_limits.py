@@ -25,7 +25,7 @@ def run_pytest(folder: Path, conftest: str, seconds: float) -> subprocess.Comple
     return subprocess.run([*command, str(folder)], cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_a_test_that_takes_longer_than_its_limit_fails(tmp_path: Path) -> None:
+def test_a_test_that_takes_longer_than_its_time_limit_fails(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, "", 1000)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "Timeout (>1.0s)" in run.stdout

@@ -90,7 +90,7 @@ def test_running_parts_need_no_more_cores_than_the_machine_has(run: Run, monkeyp
     assert most == [3]
 
 
-def test_a_failing_part_is_returned_and_a_part_without_tests_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_part_is_returned_and_a_part_without_tests_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     status = {"fails": 1, "empty": 5, "killed": -9, "passes": 0}
     monkeypatch.setattr(parts, "_pytest", lambda arguments, read: Slow([0], 1, status[arguments[-1]]))
     failed = run.parts([Part(name, "", (name,)) for name in status], 2)
@@ -104,29 +104,31 @@ def judged(run: Run, monkeypatch: pytest.MonkeyPatch, log: str, again: int, *, w
     return judge(run, [Part("a", "", ())], watched=watched, left=0)
 
 
-def test_a_test_whose_wait_ran_out_may_pass_alone_and_is_counted(
+def test_a_test_that_timed_out_may_pass_when_it_is_repeated_alone_and_is_counted(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert judged(run, monkeypatch, LOG.format(""), 0) == 0
     assert "1 needed a second chance:\n  tests/a.py::test_late" in capsys.readouterr().out
 
 
-def test_a_test_whose_wait_runs_out_twice_fails_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_times_out_twice_fails_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(run, monkeypatch, LOG.format(""), 1) == 1
 
 
-def test_a_test_that_fails_without_a_timeout_fails_the_run_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_fails_without_a_timeout_fails_the_run_immediately(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert judged(run, monkeypatch, LOG.format("wrong: tests/a.py::test_wrong\n"), 0) == 1
 
 
-def test_a_part_that_breaks_down_without_naming_a_test_fails_the_run(
+def test_a_part_that_crashes_without_the_name_of_a_test_fails_the_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert judged(run, monkeypatch, "Segmentation fault", 0) == 1
     assert "ended without naming a test: a" in capsys.readouterr().out
 
 
-def test_a_watched_test_that_fails_twice_is_judged_by_the_commit_before(
+def test_the_commit_before_decides_whether_a_watched_test_that_fails_twice_counts(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = LOG.format("wrong: tests/a.py::test_wrong\n")
@@ -134,7 +136,7 @@ def test_a_watched_test_that_fails_twice_is_judged_by_the_commit_before(
     assert judged(run, monkeypatch, log, 0, watched=True) == 0
 
 
-def test_only_whole_lines_name_a_test() -> None:
+def test_only_a_complete_line_of_the_log_names_a_test() -> None:
     assert named("wrong: a\nis wrong: b\n", "wrong") == ["a"]
 
 

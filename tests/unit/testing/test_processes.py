@@ -15,7 +15,7 @@ from airflow_tx.testing.processes import ProcessFamily, marked
 TREE = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"]
 
 
-def test_ending_a_family_reaches_descendants_that_left_their_process_group(tmp_path: Path) -> None:
+def test_ending_a_process_family_ends_descendants_that_have_left_their_process_group(tmp_path: Path) -> None:
     family = ProcessFamily()
     family.spawn(TREE, env=dict(os.environ), log=tmp_path / "log")
     eventually(lambda: len(family.members()) == 2, 60, "both processes run")
@@ -24,7 +24,7 @@ def test_ending_a_family_reaches_descendants_that_left_their_process_group(tmp_p
     family.end()
 
 
-def test_the_family_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
+def test_a_process_family_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, pathlib, time
 from airflow_tx.testing.processes import ProcessFamily
@@ -41,7 +41,7 @@ time.sleep(1000)
     eventually(lambda: marked(mark) == [], 60, "nothing of the family is left")
 
 
-def test_a_family_within_a_family_ends_with_it(tmp_path: Path) -> None:
+def test_a_process_family_inside_another_family_ends_with_it(tmp_path: Path) -> None:
     family, inner = ProcessFamily(), f"{str(tmp_path / 'inner')!r}"
     code = f"""
 import os, pathlib, time

@@ -38,7 +38,7 @@ def _submit(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("needing", [_start_zookeeper, _run_zookeeper, _start_connect, _submit])
-def test_a_feature_that_needs_the_jars_says_in_one_line_what_to_install(
+def test_the_error_of_a_feature_that_needs_the_spark_jars_says_in_one_line_what_to_install(
     needing: Callable[[Path], None], tmp_path: Path
 ) -> None:
     with pytest.raises((TxError, SystemExit)) as caught:

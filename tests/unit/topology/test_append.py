@@ -19,7 +19,7 @@ def table(folder: Path, name: str = "orders", **options: Any) -> DeltaTable:
     return DeltaTable(folder / name, **options)
 
 
-def test_the_tasks_of_an_application_know_the_tables_that_its_outputs_are_appended_to(tmp_path: Path) -> None:
+def test_the_tasks_of_a_spark_application_know_the_tables_to_which_its_outputs_are_appended(tmp_path: Path) -> None:
     secret = {"aws_secret_access_key": "hidden"}
     orders = table(tmp_path, partition_by=["day"], storage_options=secret)
     with dag(), block() as tx:
@@ -34,7 +34,7 @@ def test_the_tasks_of_an_application_know_the_tables_that_its_outputs_are_append
     assert "hidden" not in repr(update) + repr(appended_by(spec, "enrich"))
 
 
-def test_rows_that_a_python_task_returns_may_go_to_a_table_and_to_a_state(tmp_path: Path) -> None:
+def test_rows_that_a_python_task_returns_may_be_written_to_a_table_and_to_a_state(tmp_path: Path) -> None:
     with dag(), block() as tx:
         counted = count(tx.batch)
         updates = [append(counted, state=table(tmp_path)), persistent_aggregate(counted, state=state())]
@@ -42,7 +42,7 @@ def test_rows_that_a_python_task_returns_may_go_to_a_table_and_to_a_state(tmp_pa
     assert not tx.begin.transaction.tables
 
 
-def test_an_application_output_that_is_appended_to_a_table_cannot_go_to_another_update(tmp_path: Path) -> None:
+def test_a_spark_output_that_is_appended_to_a_table_cannot_be_used_in_another_update(tmp_path: Path) -> None:
     with refused("output 'orders' of enrich is appended to 'delta.*orders', and another update also reads it"):
         with dag(), block():
             enrich = SparkBatchOperator(task_id="enrich", application="enrich.py")
@@ -51,7 +51,7 @@ def test_an_application_output_that_is_appended_to_a_table_cannot_go_to_another_
             CommitOperator(task_id="commit", updates=updates)
 
 
-def test_new_values_of_a_committer_are_not_appended(tmp_path: Path) -> None:
+def test_new_values_of_a_committer_cannot_be_appended_to_a_table(tmp_path: Path) -> None:
     from airflow_tx import commit_phase
 
     with refused("second appends 'new' of commit_phase.first, but these are new values of a committer"):
@@ -63,7 +63,7 @@ def test_new_values_of_a_committer_are_not_appended(tmp_path: Path) -> None:
                 CommitOperator(task_id="second", updates=[append(first.output["new"], state=table(tmp_path))])
 
 
-def test_a_table_accepts_only_appends_and_appends_go_only_to_tables(tmp_path: Path) -> None:
+def test_a_table_accepts_only_appends_and_only_a_table_accepts_appends(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="A table takes rows unchanged: append"):
         persistent_aggregate(None, state=table(tmp_path))
     with pytest.raises(ConfigError, match="A table takes rows unchanged: append"):

@@ -27,7 +27,9 @@ def test_an_invalid_journal_time_is_refused_while_the_file_is_parsed(journal: An
         block(journal=journal)
 
 
-def test_the_journal_time_comes_from_the_block_or_else_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_time_is_read_from_the_transaction_or_from_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def configured() -> timedelta:
         return TransactionSpec("numbers", "numbers", Numbers()).journal_time
 

@@ -20,7 +20,7 @@ def committed(name: str, given: Any, kind: str = "opaque") -> CommitOperator:
     return CommitOperator(task_id=name, updates=[persistent_aggregate(given, state=state(f"of_{name}", kind))])
 
 
-def test_the_turn_is_taken_after_all_inputs_of_the_phase_and_passed_on_after_all_its_tasks() -> None:
+def test_a_phase_takes_the_turn_after_all_its_inputs_and_passes_it_on_after_all_its_tasks() -> None:
     with dag() as made, block() as tx:
         a, aside = counted("a", tx.batch), counted("aside", tx.batch)
         counted("alone", aside)
@@ -52,7 +52,7 @@ def test_the_last_task_of_a_phase_fails_the_run_and_later_tasks_depend_on_it() -
     assert made.get_task("report").upstream_task_ids == {"in_order.mark"}
 
 
-def test_the_failure_of_each_task_of_a_phase_is_noted_in_the_ledger() -> None:
+def test_the_failure_of_each_task_in_a_phase_is_recorded_in_the_ledger() -> None:
     with dag() as made, block() as tx:
         a = counted("a", tx.batch)
         with commit_phase("in_order"):
@@ -62,12 +62,12 @@ def test_the_failure_of_each_task_of_a_phase_is_noted_in_the_ledger() -> None:
     } == {f"in_order.{name}" for name in ("acquire", "b", "c", "mark")}
 
 
-def test_a_phase_without_a_committer_is_refused() -> None:
+def test_a_commit_phase_without_a_committer_is_refused() -> None:
     with dag(), refused("it has no committer"), block() as tx, commit_phase():
         counted("a", tx.batch)
 
 
-def test_a_committer_outside_of_the_phase_is_refused() -> None:
+def test_a_committer_outside_of_the_commit_phase_is_refused() -> None:
     with dag(), refused("late is not in its commit phase"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():
@@ -87,7 +87,7 @@ def test_a_committer_may_commit_only_the_new_values_of_another_committer() -> No
         phase("return_value")
 
 
-def test_two_phases_are_refused() -> None:
+def test_two_commit_phases_in_a_dag_are_refused() -> None:
     with dag(), refused("two commit phases"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase("one"):
@@ -96,7 +96,7 @@ def test_two_phases_are_refused() -> None:
             committed("d", a)
 
 
-def test_a_task_of_the_block_after_the_phase_is_refused() -> None:
+def test_a_task_of_the_transaction_after_the_commit_phase_is_refused() -> None:
     with dag(), refused("after runs after commit_phase.acquire inside the block.*commit_phase"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():
@@ -104,7 +104,7 @@ def test_a_task_of_the_block_after_the_phase_is_refused() -> None:
         b >> counted("after", a)
 
 
-def test_a_transactional_state_does_not_take_the_output_of_its_own_phase() -> None:
+def test_a_transactional_state_cannot_be_updated_with_an_output_of_its_own_commit_phase() -> None:
     with dag(), refused('commits the output of commit_phase.c.*kind="opaque"'), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():
@@ -112,7 +112,7 @@ def test_a_transactional_state_does_not_take_the_output_of_its_own_phase() -> No
             committed("d", c, "transactional")
 
 
-def test_the_output_of_a_mapped_task_of_the_phase_is_not_committed() -> None:
+def test_the_output_of_a_mapped_task_in_the_commit_phase_cannot_be_committed() -> None:
     with dag(), refused("a mapped task of the same phase"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():
@@ -127,7 +127,7 @@ def test_several_committers_without_a_phase_are_refused_with_a_hint_to_commit_ph
         commit(a, task_id="two")
 
 
-def test_a_state_may_be_updated_only_once_in_a_phase() -> None:
+def test_a_state_may_be_updated_only_once_in_a_commit_phase() -> None:
     with dag(), refused("is updated 2 times"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():
@@ -135,7 +135,7 @@ def test_a_state_may_be_updated_only_once_in_a_phase() -> None:
             commit(a, task_id="two")
 
 
-def test_tasks_in_groups_of_the_phase_belong_to_the_phase() -> None:
+def test_tasks_in_groups_inside_the_commit_phase_belong_to_the_phase() -> None:
     with dag(), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase(), TaskGroup("inner"):
@@ -145,7 +145,7 @@ def test_tasks_in_groups_of_the_phase_belong_to_the_phase() -> None:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_tasks_of_the_phase_may_be_mapped_but_no_committer(mapped: bool) -> None:
+def test_tasks_in_a_commit_phase_may_be_mapped_and_committers_may_not(mapped: bool) -> None:
     with dag(), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():
@@ -157,7 +157,7 @@ def test_tasks_of_the_phase_may_be_mapped_but_no_committer(mapped: bool) -> None
     assert phase.mapped == (frozenset({"commit_phase.c"}) if mapped else frozenset())
 
 
-def test_a_check_of_an_output_of_its_own_phase_is_refused() -> None:
+def test_a_check_of_an_output_of_its_own_commit_phase_is_refused() -> None:
     with dag(), refused("check\\('some'\\) of .*b checks the output of commit_phase.c, which runs in the commit phase"):
         with block() as tx:
             a = counted("a", tx.batch)
@@ -167,7 +167,7 @@ def test_a_check_of_an_output_of_its_own_phase_is_refused() -> None:
                 CommitOperator(task_id="b", updates=[update], checks=[check("some", c, value="count(*) > 0")])
 
 
-def test_duplicate_names_of_checks_in_a_phase_are_refused() -> None:
+def test_duplicate_names_of_checks_in_a_commit_phase_are_refused() -> None:
     with dag(), refused("it has 2 checks named 'some'"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():

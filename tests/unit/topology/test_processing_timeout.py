@@ -18,14 +18,16 @@ def timeout(**options: Any) -> float:
 
 
 @pytest.mark.parametrize("name", ["processing_timeout", "message_timeout"])
-def test_a_block_says_it_by_either_name_or_the_configuration_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processing_timeout_may_have_either_name_in_the_transaction_or_configuration(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert timeout() == 3600.0
     monkeypatch.setenv(f"AIRFLOW__TX__{name.upper()}", "11")
     assert timeout() == 11.0
     assert timeout(**{name: 7.0}) == 7.0
 
 
-def test_a_block_that_gives_both_names_is_refused() -> None:
+def test_a_transaction_that_sets_the_processing_timeout_under_both_names_is_refused() -> None:
     with pytest.raises(TransactionDefinitionError) as refused:
         timeout(processing_timeout=7, message_timeout=8)
     assert str(refused.value) == (
@@ -34,7 +36,9 @@ def test_a_block_that_gives_both_names_is_refused() -> None:
     )
 
 
-def test_a_configuration_that_gives_both_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_sets_the_processing_timeout_under_both_names_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PROCESSING_TIMEOUT", "7")
     monkeypatch.setenv("AIRFLOW__TX__MESSAGE_TIMEOUT", "8")
     with pytest.raises(ConfigError) as refused:
@@ -45,7 +49,9 @@ def test_a_configuration_that_gives_both_names_is_refused(monkeypatch: pytest.Mo
     )
 
 
-def test_a_bad_value_is_refused_by_the_name_that_the_configuration_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_an_invalid_timeout_uses_the_name_that_the_configuration_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AIRFLOW__TX__MESSAGE_TIMEOUT", "1h")
     with pytest.raises(ConfigError, match=r"^\[tx\] message_timeout = '1h' .*AIRFLOW__TX__MESSAGE_TIMEOUT.*'3600'"):
         timeout()

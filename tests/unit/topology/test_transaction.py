@@ -69,14 +69,14 @@ def test_the_failure_callbacks_of_a_dag_are_not_called_for_a_run_that_yielded(
     assert found == called
 
 
-def test_a_dag_without_callbacks_gets_none() -> None:
+def test_a_dag_without_failure_callbacks_gets_no_failure_callback() -> None:
     with dag() as made:
         with block() as tx:
             commit(count(tx.batch))
     assert not made.on_failure_callback
 
 
-def test_begin_comes_before_every_task_without_an_upstream_task_in_the_block() -> None:
+def test_begin_runs_before_every_task_of_the_transaction_that_has_no_upstream_task() -> None:
     with dag() as made:
         with block() as tx:
             first = count.override(task_id="first")(tx.batch)
@@ -93,7 +93,7 @@ def test_begin_comes_before_every_task_without_an_upstream_task_in_the_block() -
     }
 
 
-def test_the_tasks_upstream_of_the_committer_must_ack_and_a_side_branch_need_not() -> None:
+def test_only_tasks_upstream_of_the_committer_must_ack() -> None:
     with dag():
         with block() as tx:
             counted = count.override(task_id="counted")(tx.batch)
@@ -105,7 +105,7 @@ def test_the_tasks_upstream_of_the_committer_must_ack_and_a_side_branch_need_not
     assert spec.inside == ("aside", "commit", "count", "counted")
 
 
-def test_a_block_knows_whose_output_a_committer_takes() -> None:
+def test_the_transaction_lists_the_tasks_whose_output_its_committer_commits() -> None:
     with dag():
         with block() as tx:
             counted = count.override(task_id="counted")(tx.batch)
@@ -113,7 +113,7 @@ def test_a_block_knows_whose_output_a_committer_takes() -> None:
     assert tx.begin.transaction.committed == {"counted"}
 
 
-def test_tasks_in_groups_belong_to_the_block_and_those_in_mapped_groups_count_as_mapped() -> None:
+def test_tasks_in_groups_belong_to_the_transaction_and_tasks_in_mapped_groups_count_as_mapped() -> None:
     from airflow.sdk import task_group
 
     @task_group
@@ -130,7 +130,7 @@ def test_tasks_in_groups_belong_to_the_block_and_those_in_mapped_groups_count_as
     assert tx.begin.transaction.mapped == {"part.count"}
 
 
-def test_a_task_after_the_block_may_follow_the_committer() -> None:
+def test_a_task_after_the_transaction_may_follow_the_committer() -> None:
     with dag() as made:
         with block() as tx:
             committer = commit(count(tx.batch))
@@ -139,7 +139,7 @@ def test_a_task_after_the_block_may_follow_the_committer() -> None:
     assert "report" not in tx.begin.transaction.inside
 
 
-def test_a_task_from_before_the_block_is_left_alone() -> None:
+def test_a_task_that_is_defined_before_the_transaction_does_not_depend_on_begin() -> None:
     with dag() as made:
         before = count.override(task_id="before")(1)
         with block() as tx:
@@ -179,7 +179,7 @@ def phased(**options: Any) -> DAG:
 
 
 @pytest.mark.parametrize("option", [*FOR_WORK, "do_xcom_push"])
-def test_work_options_in_default_args_do_not_reach_tasks_that_wait_or_commit(option: str) -> None:
+def test_work_options_in_default_args_do_not_apply_to_tasks_that_wait_or_commit(option: str) -> None:
     def values(made: DAG) -> list[Any]:
         return [getattr(task, option) for task in made.tasks if task.task_id != "count"]
 
@@ -189,13 +189,13 @@ def test_work_options_in_default_args_do_not_reach_tasks_that_wait_or_commit(opt
 
 
 @pytest.mark.parametrize(("option", "value"), [("queue", "spark"), ("pool", "team"), ("owner", "ada")])
-def test_placement_and_notification_options_in_default_args_reach_each_task(option: str, value: str) -> None:
+def test_placement_and_notification_options_in_default_args_apply_to_each_task(option: str, value: str) -> None:
     made = phased(default_args={option: value})
     assert {getattr(task, option) for task in made.tasks} == {value}
 
 
 @pytest.mark.parametrize("option", ["retries", "retry_delay", "execution_timeout", "trigger_rule"])
-def test_work_options_in_default_args_do_not_reach_a_coordinator(option: str) -> None:
+def test_work_options_in_default_args_do_not_apply_to_a_coordinator(option: str) -> None:
     def value(**options: Any) -> Any:
         phased()
         return getattr(coordinator_dag("words", **options).get_task("coordinate"), option)
@@ -203,7 +203,7 @@ def test_work_options_in_default_args_do_not_reach_a_coordinator(option: str) ->
     assert value(default_args={option: FOR_WORK[option]}) == value()
 
 
-def test_the_configured_default_execution_timeout_does_not_reach_waiting_tasks(tmp_path: Path) -> None:
+def test_the_configured_default_execution_timeout_does_not_apply_to_waiting_tasks(tmp_path: Path) -> None:
     (tmp_path / "timed.py").write_text(TIMED)
     code = f"from airflow.dag_processing.dagbag import DagBag; tasks = DagBag({str(tmp_path)!r}).dags['timed'].tasks"
     code += "; print('FOUND', {each.task_id: str(each.execution_timeout) for each in tasks})"
@@ -229,7 +229,7 @@ with DAG("timed", schedule=None, max_active_runs=8):
 """
 
 
-def test_retries_that_the_user_gives_to_the_committer_win() -> None:
+def test_retries_that_the_user_sets_for_the_committer_override_the_default() -> None:
     with dag(default_args={"retries": 7}) as made:
         with block() as tx:
             commit(count(tx.batch), retries=1, retry_delay=timedelta(seconds=9))
@@ -239,17 +239,17 @@ def test_retries_that_the_user_gives_to_the_committer_win() -> None:
 
 
 @pytest.mark.parametrize("option", ["topology", "zookeeper_conn_id", "root", "acker_store"])
-def test_a_template_in_an_option_of_the_block_is_refused(option: str) -> None:
+def test_a_template_in_an_option_of_the_transaction_is_refused(option: str) -> None:
     with dag(), pytest.raises(ConfigError, match=rf"^Transaction\({option}=\) .*Templates are not rendered here"):
         block(**{option: "/{{ ds }}"})
 
 
-def test_a_block_outside_of_a_dag_is_refused() -> None:
+def test_a_transaction_outside_of_a_dag_is_refused() -> None:
     with refused("is outside of a DAG"):
         block()
 
 
-def test_a_user_task_named_begin_is_refused_unless_the_block_is_in_a_group() -> None:
+def test_a_user_task_named_begin_is_refused_unless_the_transaction_is_in_a_task_group() -> None:
     with dag() as made:
         count.override(task_id="begin")(1)
         with refused("has a task 'begin' already.*Give your task another id, or put the block into a group"), block():
@@ -261,7 +261,7 @@ def test_a_user_task_named_begin_is_refused_unless_the_block_is_in_a_group() -> 
     assert tx.begin.transaction.begin == "tx.begin"
 
 
-def test_a_second_block_in_a_dag_is_refused() -> None:
+def test_a_second_transaction_in_a_dag_is_refused() -> None:
     with dag():
         with block() as tx:
             commit(count(tx.batch))
@@ -269,24 +269,24 @@ def test_a_second_block_in_a_dag_is_refused() -> None:
             pass
 
 
-def test_a_value_that_is_no_source_is_refused() -> None:
+def test_a_value_that_is_not_a_source_is_refused() -> None:
     with dag(), refused("source = str is not a source"), block(source="flights.csv") as tx:
         commit(count(tx.batch))
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5])
-def test_a_max_pending_that_is_not_a_whole_number_from_1_is_refused(number: Any) -> None:
+def test_a_max_pending_that_is_not_an_integer_of_at_least_one_is_refused(number: Any) -> None:
     with dag(), refused(f"max_pending = {number}"), block(max_pending=number) as tx:
         commit(count(tx.batch))
 
 
-def test_max_consecutive_failed_dag_runs_is_refused_because_runs_may_yield() -> None:
+def test_the_option_max_consecutive_failed_dag_runs_is_refused_because_runs_may_yield() -> None:
     problem = r"max_consecutive_failed_dag_runs = 3, .* Set DAG\(max_consecutive_failed_dag_runs=0\)"
     with dag(max_consecutive_failed_dag_runs=3), refused(problem), block() as tx:
         commit(count(tx.batch))
 
 
-def test_max_active_runs_is_larger_than_max_pending() -> None:
+def test_max_active_runs_must_be_larger_than_max_pending() -> None:
     with dag(max_active_runs=4), refused(r"max_active_runs = 4 is not larger .*Set DAG\(max_active_runs=5\)"):
         with block() as tx:
             commit(count(tx.batch))
@@ -302,17 +302,17 @@ def test_a_continuous_schedule_is_refused_with_its_replacement() -> None:
         commit(count(tx.batch))
 
 
-def test_max_active_runs_of_1_is_refused_without_a_hint_to_a_smaller_window() -> None:
+def test_the_error_for_max_active_runs_of_1_recommends_more_runs_and_not_a_smaller_window() -> None:
     with dag(max_active_runs=1), refused(r"Set DAG\(max_active_runs=2\) or more\.$"), block(max_pending=1) as tx:
         commit(count(tx.batch))
 
 
-def test_a_block_without_a_committer_is_refused() -> None:
+def test_a_transaction_without_a_committer_is_refused() -> None:
     with dag(), refused("it has no committer"), block() as tx:
         count(tx.batch)
 
 
-def test_a_block_with_several_committers_is_refused() -> None:
+def test_a_transaction_with_several_committers_is_refused() -> None:
     with dag(), refused(r"2 committers \(first, second\)"), block() as tx:
         counted = count(tx.batch)
         commit(counted, task_id="first")
@@ -329,7 +329,7 @@ def test_a_committer_that_runs_after_failures_is_refused() -> None:
         commit(count(tx.batch), trigger_rule="all_done")
 
 
-def test_a_task_after_the_committer_inside_the_block_is_refused() -> None:
+def test_a_task_after_the_committer_inside_the_transaction_is_refused() -> None:
     with dag(), refused("report runs after commit inside the block. Put the task after the block"), block() as tx:
         commit(count(tx.batch)) >> count.override(task_id="report")(1)
 
@@ -340,7 +340,7 @@ def test_a_committer_that_depends_on_past_runs_is_refused(option: str) -> None:
         commit(count(tx.batch), **{option: True})
 
 
-def test_depends_on_past_in_default_args_is_refused() -> None:
+def test_the_option_depends_on_past_in_default_args_is_refused() -> None:
     with dag(default_args={"depends_on_past": True}), refused("begin has depends_on_past"), block() as tx:
         commit(count(tx.batch))
 
@@ -350,18 +350,18 @@ def test_a_committer_with_a_limit_of_active_instances_is_refused() -> None:
         commit(count(tx.batch), max_active_tis_per_dag=1)
 
 
-def test_a_plain_task_of_the_block_may_have_a_limit_of_active_instances() -> None:
+def test_a_task_of_the_transaction_other_than_a_committer_may_limit_its_active_instances() -> None:
     with dag(), block() as tx:
         commit(count.override(max_active_tis_per_dag=1)(tx.batch))
 
 
-def test_an_update_that_is_not_made_by_persistent_aggregate_is_refused() -> None:
+def test_a_value_that_is_not_an_update_is_refused() -> None:
     with dag(), refused("an update of type str"), block() as tx:
         CommitOperator(task_id="commit", updates=["totals"])  # type: ignore[list-item]
         count(tx.batch)
 
 
-def test_a_block_stages_output_only_for_applications_and_new_values() -> None:
+def test_a_transaction_stages_output_only_for_spark_applications_and_new_values() -> None:
     def stages(build: Any) -> bool:
         with dag(), block() as tx:
             CommitOperator(task_id="commit", updates=[build(tx)])
@@ -385,12 +385,12 @@ def test_updates_that_are_not_a_list_are_refused() -> None:
         CommitOperator(task_id="commit", updates=[update])
 
 
-def test_an_update_whose_input_is_no_task_output_is_refused() -> None:
+def test_an_update_whose_input_is_not_the_output_of_a_task_is_refused() -> None:
     with dag(), refused("is not the output of a task"), block() as tx:
         commit(count(tx.batch).map(lambda row: row))
 
 
-def test_an_update_whose_input_is_of_a_task_outside_the_block_is_refused() -> None:
+def test_an_update_with_an_input_from_a_task_outside_the_transaction_is_refused() -> None:
     with dag(), refused("comes from task before, which is outside of the block. Move that task into the block"):
         before = count.override(task_id="before")(1)
         with block():
@@ -413,7 +413,7 @@ UNSEEN = {"half a pair": "a\udcf6b", "nul": "a\x00b", "turned": "a\u202eb", "lin
 
 @pytest.mark.parametrize("name", UNSEEN.values(), ids=list(UNSEEN))
 @pytest.mark.parametrize("named", ["topology", "task", "state", "output", "check"])
-def test_a_name_with_unprintable_characters_is_refused_in_one_line(named: str, name: str) -> None:
+def test_the_error_for_a_name_with_unprintable_characters_has_one_line(named: str, name: str) -> None:
     """By Airflow already, where it checks the ids of tasks."""
     given = dict.fromkeys(("topology", "task", "state", "output", "check"), "totals") | {named: name}
 
@@ -440,7 +440,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("source", "kind", "exact"), KINDS)
-def test_a_source_and_a_state_that_cannot_give_exactly_once_are_refused(
+def test_a_source_and_a_state_that_together_cannot_guarantee_exactly_once_are_refused(
     source: SourceKind, kind: str, exact: bool
 ) -> None:
     def build(**options: Any) -> None:
@@ -483,7 +483,7 @@ def test_a_trident_map_is_accepted_or_refused_by_its_kind_like_any_other_state(s
             build()
 
 
-def test_an_error_inside_the_block_is_raised_unchanged() -> None:
+def test_an_error_inside_the_transaction_is_raised_unchanged() -> None:
     with dag(), pytest.raises(ZeroDivisionError), block():
         raise ZeroDivisionError
 
@@ -496,7 +496,7 @@ def test_an_error_inside_the_block_is_raised_unchanged() -> None:
         (timedelta(hours=6), DeltaDataIntervalTimetable(timedelta(hours=6))),
     ],
 )
-def test_a_plain_schedule_gets_intervals_only_for_an_interval_source(schedule: Any, expected: Any) -> None:
+def test_a_cron_schedule_creates_data_intervals_only_for_an_interval_source(schedule: Any, expected: Any) -> None:
     start = datetime(2026, 1, 1, tzinfo=timezone("Europe/Vienna"))
     with dag(schedule=schedule, start_date=start) as of_intervals, block(source=DAYS) as tx:
         commit(count(tx.batch))
@@ -541,7 +541,7 @@ TWICE = ("0 0 * * *", "0 12 * * *")
         Shifts(),
     ],
 )
-def test_a_timetable_without_intervals_is_refused_for_a_source_of_intervals(schedule: Any) -> None:
+def test_a_timetable_without_intervals_is_refused_for_an_interval_source(schedule: Any) -> None:
     remedy = r"empty interval.*CronDataIntervalTimetable.*or give the timetable interval=timedelta\(days=1\)"
     with dag(schedule=schedule, start_date=START), refused(remedy), block(source=DAYS) as tx:
         commit(count(tx.batch))
@@ -564,14 +564,14 @@ def test_a_schedule_with_intervals_is_accepted_for_an_interval_source(schedule: 
         commit(count(tx.batch))
 
 
-def test_a_dag_test_with_an_executor_is_refused_in_one_line_before_airflow_is_queried() -> None:
+def test_a_dag_test_with_an_executor_is_refused_before_airflow_is_queried() -> None:
     with dag() as made, block() as tx:
         commit(count(tx.batch))
     with pytest.raises(SystemExit, match=r"^DAG 'words' cannot be tried out: an executor.*Leave --use-executor"):
         made.test(logical_date=None, use_executor=True)
 
 
-def test_a_block_knows_the_time_zone_of_the_schedule() -> None:
+def test_a_transaction_stores_the_time_zone_of_the_schedule() -> None:
     schedule = CronDataIntervalTimetable("0 6 * * *", timezone="Europe/Berlin")
     with dag(schedule=schedule), block(source=DAYS) as tx:
         commit(count(tx.batch))
@@ -590,7 +590,7 @@ def test_the_commit_waits_for_the_task_whose_output_a_check_reads() -> None:
     assert tx.begin.transaction.tasks == ("count", "other")
 
 
-def test_a_check_whose_input_is_no_output_of_a_task_of_the_block_is_refused() -> None:
+def test_a_check_whose_input_is_not_the_output_of_a_task_of_the_transaction_is_refused() -> None:
     with dag(), refused("the input of check\\('some'\\) is not the output of a task"), block() as tx:
         commit(count(tx.batch), checks=[check("some", 5, value="count(*) > 0")])
     with dag():

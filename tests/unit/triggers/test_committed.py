@@ -74,7 +74,7 @@ def skip(store: CountingStore, txid: int, **more: Any) -> None:
     store.multi((), (write(PATHS.skipped(txid), encode(record)),))
 
 
-def test_a_transaction_is_reported_as_committed_once_the_turn_has_passed_it(store: CountingStore) -> None:
+def test_a_transaction_is_reported_as_committed_after_the_turn_has_passed_it(store: CountingStore) -> None:
     assert commit_of(store, PATHS, {"txid": 1}) is None  # there is no topology yet
     begin(store, "r1", "r2")
     assert commit_of(store, PATHS, {"txid": 1}) is None
@@ -146,11 +146,13 @@ def test_a_skipped_and_readmitted_transaction_is_reported_with_the_commit_of_its
         (Numbers(), 10, "5", None),
     ],
 )
-def test_a_source_knows_how_far_a_position_reaches(source: Source, position: Any, what: str, expected: Any) -> None:
+def test_a_source_can_decide_whether_a_position_has_reached_a_value(
+    source: Source, position: Any, what: str, expected: Any
+) -> None:
     assert source.reaches(position, what) is expected
 
 
-def test_data_up_to_a_point_is_committed_when_the_position_has_passed_the_point(
+def test_data_up_to_a_value_is_committed_when_the_position_has_passed_the_value(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store, "r1")
@@ -164,7 +166,7 @@ def test_data_up_to_a_point_is_committed_when_the_position_has_passed_the_point(
     assert commit_of(store, PATHS, {"up_to": "a:3", "source": list(Numbers().serialize())}) == {"unknown": True}
 
 
-def test_a_day_in_up_to_is_a_day_in_the_time_zone_of_the_schedule(
+def test_a_day_in_the_option_up_to_is_a_day_in_the_time_zone_of_the_schedule(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Stage(store, zone="Europe/Berlin").begun("r1")
@@ -177,7 +179,7 @@ def test_a_day_in_up_to_is_a_day_in_the_time_zone_of_the_schedule(
     assert commit_of(store, PATHS, wanted) == {"txid": 1}
 
 
-def test_the_sensor_defers_until_the_commit_and_returns_the_txid(store: CountingStore) -> None:
+def test_the_sensor_is_deferred_until_the_commit_and_returns_the_txid(store: CountingStore) -> None:
     sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", run_id="r1")
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute({})
@@ -195,7 +197,7 @@ def test_the_sensor_defers_until_the_commit_and_returns_the_txid(store: Counting
     assert sensor.execute_again({}, {"txid": 1}) == 1
 
 
-def test_a_sensor_on_a_topology_without_a_ledger_warns_with_similar_names(
+def test_a_sensor_for_a_topology_without_a_ledger_warns_with_similar_names(
     store: CountingStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def warnings(topology: str) -> list[str]:
@@ -212,7 +214,7 @@ def test_a_sensor_on_a_topology_without_a_ledger_warns_with_similar_names(
     assert warnings("numbers") == []
 
 
-def test_the_sensor_fails_for_a_skipped_transaction_or_a_source_that_cannot_tell(store: CountingStore) -> None:
+def test_the_sensor_fails_for_a_skipped_transaction_or_a_source_that_cannot_answer(store: CountingStore) -> None:
     begin(store, "r1")
     turn(store, 2)
     skip(store, 1)
@@ -223,9 +225,7 @@ def test_the_sensor_fails_for_a_skipped_transaction_or_a_source_that_cannot_tell
 
 
 @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
-def test_a_sensor_that_may_fail_softly_is_skipped_whether_it_was_deferred_or_not(
-    store: CountingStore, option: str
-) -> None:
+def test_a_sensor_with_soft_fail_is_skipped_whether_it_was_deferred_or_not(store: CountingStore, option: str) -> None:
     begin(store, "r1")
     turn(store, 2)
     skip(store, 1)
@@ -237,7 +237,7 @@ def test_a_sensor_that_may_fail_softly_is_skipped_whether_it_was_deferred_or_not
         sensor.resume_execution("execute_again", {"event": {"txid": 1}}, {})
 
 
-def test_a_data_interval_of_a_sensor_becomes_the_key_of_its_run() -> None:
+def test_the_data_interval_of_a_sensor_is_converted_to_the_key_of_its_run() -> None:
     start, end = datetime(2013, 5, 1, tzinfo=timezone.utc), datetime(2013, 5, 2, tzinfo=timezone.utc)
     key = DataIntervalSource("tests.contract.interval_reader.read")
     from dataclasses import replace
@@ -257,12 +257,14 @@ def test_a_data_interval_of_a_sensor_becomes_the_key_of_its_run() -> None:
         ({"txid": 1, "source": Numbers()}, "Pass source= together with up_to="),
     ],
 )
-def test_a_condition_that_a_sensor_cannot_wait_for_is_refused_at_parse_time(options: dict[str, Any], text: str) -> None:
+def test_a_condition_that_a_sensor_cannot_wait_for_is_refused_while_the_dag_is_parsed(
+    options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(ConfigError, match=text):
         TransactionCommittedSensor(task_id="wait", topology="numbers", **options)
 
 
-def test_a_value_that_a_template_gives_is_checked_after_it_is_rendered() -> None:
+def test_a_sensor_value_from_a_template_is_checked_after_it_is_rendered() -> None:
     with pytest.raises(ConfigError, match="Give a whole number"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", txid="x")._wanted()
     with pytest.raises(ConfigError, match="Give two dates"):

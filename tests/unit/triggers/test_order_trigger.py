@@ -82,14 +82,14 @@ def trigger(number: int, **options: Any) -> OrderTrigger:
     return OrderTrigger(**{**fields, **dates, "key": f"day {number}", "poll": 0.01, **options})
 
 
-def test_the_order_trigger_is_rebuilt_from_its_plain_arguments() -> None:
+def test_the_order_trigger_can_be_created_again_from_its_serialized_arguments() -> None:
     classpath, arguments = trigger(1).serialize()
     module, _, name = classpath.rpartition(".")
     rebuilt = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
     assert rebuilt.serialize() == (classpath, arguments)
 
 
-def test_the_order_trigger_wakes_only_the_next_interval(store: CountingStore, airflow: Airflow) -> None:
+def test_the_order_trigger_wakes_only_the_run_of_the_next_interval(store: CountingStore, airflow: Airflow) -> None:
     begin(store, 0)
     woken = [number for number in range(1, 4) if trigger(number).event(store) is not None]
     assert woken == [1]
@@ -97,12 +97,12 @@ def test_the_order_trigger_wakes_only_the_next_interval(store: CountingStore, ai
     assert trigger(2).event(store) == {"current": 1}
 
 
-def test_the_order_trigger_also_waits_for_room_in_the_window(store: CountingStore, airflow: Airflow) -> None:
+def test_the_order_trigger_also_waits_for_a_place_in_the_window(store: CountingStore, airflow: Airflow) -> None:
     begin(store, 0)
     assert trigger(1, max_pending=1).event(store) is None
 
 
-def test_the_order_trigger_asks_again_after_a_while_if_the_order_has_not_begun(
+def test_the_order_trigger_fires_again_after_some_time_if_the_order_has_not_begun(
     store: CountingStore, airflow: Airflow
 ) -> None:
     ledger_on(store).open(spec_on(store).request)
@@ -132,7 +132,7 @@ def skipped(store: CountingStore, log: Any) -> None:
     take_skip(ledger, 1, {}, log=log)
 
 
-def test_a_gap_is_named_once_with_its_remedy(store: CountingStore, airflow: Airflow, log: Any) -> None:
+def test_a_gap_in_the_order_is_logged_once_with_its_remedy(store: CountingStore, airflow: Airflow, log: Any) -> None:
     skipped(store, log)
     log.lines.clear()
     assert Waiting(store, log).looks(3 * GRACE) is None
@@ -142,7 +142,7 @@ def test_a_gap_is_named_once_with_its_remedy(store: CountingStore, airflow: Airf
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_an_interval_whose_run_is_queued_or_running_is_no_gap(
+def test_an_interval_whose_run_is_queued_or_running_is_not_a_gap(
     store: CountingStore, airflow: Airflow, log: Any, state: str
 ) -> None:
     skipped(store, log)
@@ -187,7 +187,7 @@ def test_no_waiting_run_yields_while_the_run_of_an_open_transaction_is_running(
     assert Waiting(store, log).looks(3 * GRACE) is None, "its run is running"
 
 
-def test_the_begin_operator_defers_with_the_order_trigger_and_names_the_gap(
+def test_begin_is_deferred_to_the_order_trigger_and_its_message_names_the_gap(
     store: CountingStore, airflow: Airflow, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.sdk.exceptions import TaskDeferred
@@ -221,7 +221,9 @@ def test_the_begin_operator_defers_with_the_order_trigger_and_names_the_gap(
     assert [line[:24] for line in log.lines[-2:]] == ["The interval 2026-01-03T", "No run for the interval "]
 
 
-def test_begin_waits_in_its_worker_while_the_order_may_come_soon(store: CountingStore, airflow: Airflow) -> None:
+def test_begin_waits_in_its_worker_while_the_next_interval_may_begin_soon(
+    store: CountingStore, airflow: Airflow
+) -> None:
     begin(store, 0)
     ahead = AheadOfOrder(interval="day 2", after=FIRST + 2 * DAY, missing=FIRST + DAY)
     slept: list[float] = []

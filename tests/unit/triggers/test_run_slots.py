@@ -62,7 +62,7 @@ def store() -> CountingStore:
     return stage.store
 
 
-def test_a_waiting_run_yields_after_the_grace(store: CountingStore, airflow: Airflow) -> None:
+def test_a_waiting_run_yields_after_a_grace_period(store: CountingStore, airflow: Airflow) -> None:
     waiting = Waiting(store, "r2", 2)
     assert waiting.looks(GRACE) is None
     assert waiting.looks(GRACE) == {"yield": 1}
@@ -79,12 +79,12 @@ def test_no_run_yields_while_a_run_slot_is_free(store: CountingStore, airflow: A
     assert Waiting(store, "r2", 2).looks(3 * GRACE) is None
 
 
-def test_a_run_of_a_backfill_does_not_count_the_slots_of_others(store: CountingStore, airflow: Airflow) -> None:
+def test_a_run_of_a_backfill_ignores_the_free_run_slots_of_other_runs(store: CountingStore, airflow: Airflow) -> None:
     airflow.running = 2
     assert Waiting(store, "r2", 2, limit=None).looks(3 * GRACE) == {"yield": 1}
 
 
-def test_runs_yield_later_to_a_backfill_run_while_a_slot_seems_to_be_free(
+def test_runs_yield_later_to_a_run_of_a_backfill_while_a_run_slot_seems_to_be_free(
     store: CountingStore, airflow: Airflow
 ) -> None:
     waiting = Waiting(store, "r2", 2, limit=None, most=8)
@@ -105,7 +105,7 @@ def test_no_run_yields_again_to_a_run_that_airflow_did_not_start_after_an_earlie
     assert waiting.looks(30 * GRACE) is None
 
 
-def test_the_grace_starts_again_after_the_run_had_a_slot(store: CountingStore, airflow: Airflow) -> None:
+def test_the_grace_period_starts_again_after_the_other_run_was_running(store: CountingStore, airflow: Airflow) -> None:
     waiting = Waiting(store, "r2", 2)
     assert waiting.looks(GRACE - 5) is None
     airflow.state = "running"
@@ -118,7 +118,7 @@ def test_the_grace_starts_again_after_the_run_had_a_slot(store: CountingStore, a
     ("one", "other", "leader"),
     [(("r2", 2), ("r3", 3), "r3"), (("r3", 3), ("r4", None), "r4"), (("r4", None), ("r5", None), "r5")],
 )
-def test_only_the_better_of_two_waiting_runs_yields(
+def test_only_the_run_with_the_better_bid_of_two_waiting_runs_yields(
     store: CountingStore, airflow: Airflow, one: Any, other: Any, leader: str
 ) -> None:
     waiters = [Waiting(store, *one), Waiting(store, *other)]
@@ -133,5 +133,5 @@ def test_only_the_better_of_two_waiting_runs_yields(
     assert list(events) == [leader]
 
 
-def test_the_run_whose_turn_it_is_never_yields(store: CountingStore, airflow: Airflow) -> None:
+def test_the_run_whose_transaction_has_the_turn_never_yields(store: CountingStore, airflow: Airflow) -> None:
     assert Waiting(store, "r1", 1).looks(3 * GRACE) is None

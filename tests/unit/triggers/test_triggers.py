@@ -99,19 +99,19 @@ async def waits(trigger: WaitTrigger, then: Any) -> tuple[bool, list[Any]]:
 
 
 @pytest.mark.parametrize("trigger", [ready(), turn(3, "abc")], ids=["ready", "turn"])
-def test_a_trigger_is_rebuilt_from_its_plain_arguments(trigger: BaseTrigger) -> None:
+def test_a_trigger_can_be_created_again_from_its_serialized_arguments(trigger: BaseTrigger) -> None:
     classpath, arguments = trigger.serialize()
     module, _, name = classpath.rpartition(".")
     rebuilt = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
     assert rebuilt.serialize() == (classpath, arguments)
 
 
-def test_begin_is_woken_once_when_the_window_has_room(store: SlowStore) -> None:
+def test_begin_is_woken_once_when_the_window_has_a_free_place(store: SlowStore) -> None:
     begin(store, "r1")
     assert fire(ready(max_pending=2)) == [{"current": 1}]
 
 
-def test_begin_is_woken_in_a_full_window_when_its_own_run_has_a_transaction(store: SlowStore) -> None:
+def test_begin_is_woken_with_a_full_window_if_its_own_run_has_a_transaction(store: SlowStore) -> None:
     """An older `begin` of the run took it; who waits for others to make room would wait for himself."""
     begin(store, "r1")
     assert fire(ready(key="r1")) == [{"current": 1}]
@@ -128,12 +128,12 @@ def test_begin_is_not_woken_while_the_window_is_full(store: SlowStore) -> None:
     assert asyncio.run(waits(trigger, widen)) == (True, [{"current": 1}])
 
 
-def test_a_committer_is_woken_when_its_turn_is_near(store: SlowStore) -> None:
+def test_a_committer_is_woken_shortly_before_its_turn(store: SlowStore) -> None:
     begin(store, "r1")
     assert fire(turn(1, None)) == [{"reason": "its turn is near", "current": 1}]
 
 
-def test_a_committer_is_not_woken_while_an_earlier_transaction_is_being_processed(store: SlowStore) -> None:
+def test_a_committer_is_not_woken_while_an_earlier_transaction_is_processed(store: SlowStore) -> None:
     from tests.unit.commit.run import Run
 
     spec = begin(store, "r1", "r2")
@@ -148,7 +148,7 @@ def test_a_committer_is_not_woken_while_an_earlier_transaction_is_being_processe
     assert found == [{"reason": "its turn is near", "current": 1}]
 
 
-def test_a_committer_is_woken_when_its_own_record_changed(store: SlowStore) -> None:
+def test_a_committer_is_woken_when_its_own_record_has_changed(store: SlowStore) -> None:
     begin(store, "r1", "r2", "r3", "r4")
     trigger = turn(4, op(store, 4))
     waited, found = asyncio.run(waits(trigger, lambda: begin(store, "r4")))
@@ -156,13 +156,13 @@ def test_a_committer_is_woken_when_its_own_record_changed(store: SlowStore) -> N
     assert found == [{"reason": "its record changed"}]
 
 
-def test_a_committer_is_woken_when_its_own_record_vanished(store: SlowStore) -> None:
+def test_a_committer_is_woken_when_its_own_record_was_deleted(store: SlowStore) -> None:
     begin(store, "r1")
     assert fire(turn(4, "of a record that is gone")) == [{"reason": "its record changed"}]
 
 
 @pytest.mark.parametrize(("ago", "held"), [(0, 300), (100, 200), (400, 0), (-1000, 300)])
-def test_no_trigger_fires_before_its_hold_is_over_which_begins_with_the_deferral(
+def test_no_trigger_fires_before_its_hold_time_is_over_and_that_time_starts_at_the_deferral(
     store: SlowStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch, ago: int, held: int
 ) -> None:
     begin(store, "r1")
@@ -173,14 +173,14 @@ def test_no_trigger_fires_before_its_hold_is_over_which_begins_with_the_deferral
     assert sleeps.seconds == [held]
 
 
-def test_an_unreachable_ledger_fails_no_trigger(store: SlowStore) -> None:
+def test_an_unreachable_ledger_does_not_fail_a_trigger(store: SlowStore) -> None:
     begin(store, "r1")
     store.failures = 3
     assert fire(ready(max_pending=2)) == [{"current": 1}]
 
 
 @pytest.mark.parametrize("trigger", [ready(), turn(4, "abc")], ids=["ready", "turn"])
-def test_a_damaged_or_deleted_ledger_wakes_the_task_which_reports_the_error(
+def test_a_damaged_or_deleted_ledger_wakes_the_task_and_the_task_reports_the_error(
     store: SlowStore, trigger: BaseTrigger
 ) -> None:
     path = Paths("/airflow_tx", "numbers").current

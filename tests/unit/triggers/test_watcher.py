@@ -86,7 +86,7 @@ def started(store: CountingStore, every: int = 1) -> CommitsProducer:
     return producer
 
 
-def test_a_new_watcher_begins_with_the_next_commit(store: CountingStore) -> None:
+def test_a_new_watcher_starts_with_the_next_commit(store: CountingStore) -> None:
     begin(store)
     turn(store, 5)
     producer = CommitsProducer(trigger())
@@ -95,7 +95,7 @@ def test_a_new_watcher_begins_with_the_next_commit(store: CountingStore) -> None
     assert take(producer, 2) == [(5, 5), (6, 6)]
 
 
-def test_a_watcher_that_was_there_before_its_topology_begins_with_the_first_commit(store: CountingStore) -> None:
+def test_a_watcher_that_existed_before_its_topology_starts_with_the_first_commit(store: CountingStore) -> None:
     producer = CommitsProducer(trigger())
     assert producer._next(store) is None
     begin(store)
@@ -116,7 +116,7 @@ def test_a_restarted_watcher_continues_after_the_last_event_that_airflow_has_sto
     assert CommitsProducer(trigger())._next(store) is None
 
 
-def test_an_event_that_airflow_has_not_stored_is_repeated(store: CountingStore) -> None:
+def test_an_event_that_airflow_has_not_stored_is_sent_again(store: CountingStore) -> None:
     producer = started(store)
     turn(store, 3)
     take(producer, 2)
@@ -125,7 +125,7 @@ def test_an_event_that_airflow_has_not_stored_is_repeated(store: CountingStore) 
     assert take(CommitsProducer(trigger()), 1) == [(1, 1)]
 
 
-def test_one_event_may_be_about_several_transactions(store: CountingStore) -> None:
+def test_one_event_may_cover_several_transactions(store: CountingStore) -> None:
     producer = started(store, every=3)
     turn(store, 9)
     assert take(producer, 2) == [(1, 3), (4, 6)]
@@ -134,7 +134,7 @@ def test_one_event_may_be_about_several_transactions(store: CountingStore) -> No
     assert take(producer, 1) == [(7, 9)]
 
 
-def test_no_more_events_are_pending_than_airflow_can_hold(store: CountingStore) -> None:
+def test_no_more_events_are_pending_than_airflow_can_store(store: CountingStore) -> None:
     producer = started(store)
     turn(store, 100)
     assert len(take(producer, 20)) == 20
@@ -143,7 +143,7 @@ def test_no_more_events_are_pending_than_airflow_can_hold(store: CountingStore) 
     assert len(take(producer, 10)) == 10
 
 
-def test_the_last_event_waits_until_airflow_has_made_a_run_of_the_earlier_ones(
+def test_the_last_event_waits_until_airflow_has_created_a_run_for_the_earlier_events(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -164,7 +164,7 @@ def test_the_last_event_waits_until_airflow_has_made_a_run_of_the_earlier_ones(
     assert found["last"] == 4
 
 
-def test_a_watcher_begins_again_with_a_new_ledger(store: CountingStore) -> None:
+def test_a_watcher_starts_again_if_the_ledger_is_replaced(store: CountingStore) -> None:
     producer = started(store)
     turn(store, 4)
     take(producer, 3)
@@ -180,7 +180,7 @@ def test_a_watcher_begins_again_with_a_new_ledger(store: CountingStore) -> None:
     assert decode(WatcherRecord, PATHS.watcher("w"), watcher.data).incarnation == "new"
 
 
-def test_a_watcher_advances_once_airflow_has_stored_its_events(store: CountingStore) -> None:
+def test_a_watcher_advances_after_airflow_has_stored_its_events(store: CountingStore) -> None:
     """Through Airflow's own manager of streams."""
     stream = pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow 3.2 does not say it")
     begin(store)
@@ -242,7 +242,7 @@ def test_a_triggerer_of_airflow_3_2_runs_the_watcher_itself(store: CountingStore
     assert asyncio.run(asyncio.wait_for(ran(), 60)) == [1, 2]
 
 
-def test_an_asset_has_its_watcher_and_a_uri_that_airflow_knows() -> None:
+def test_an_asset_has_a_watcher_and_a_valid_uri() -> None:
     asset = committed_asset("sales/eu", every=10)
     assert isinstance(asset, Asset)
     assert asset.uri == "airflow-tx://zookeeper_default/airflow_tx/sales%2Feu/every-10"

@@ -22,11 +22,11 @@ def fields(**kinds: Any) -> list[dict[str, Any]]:
 
 
 @given(st.dictionaries(NAMES, st.none() | TEXTS, max_size=3))
-def test_a_partition_is_read_back_from_the_names_of_its_folders(partition: dict[str, str | None]) -> None:
+def test_the_values_of_a_partition_are_read_from_the_names_of_its_folders(partition: dict[str, str | None]) -> None:
     assert values_in(folder_of(partition)) == partition
 
 
-def test_folders_are_spelled_as_spark_spells_them() -> None:
+def test_partition_folders_are_named_in_the_same_way_as_by_spark() -> None:
     assert folder_of({"p": "a b/:=%é 0", "day": None}) == "p=a b%2F%3A%3D%25é 0/day=__HIVE_DEFAULT_PARTITION__/"
     assert folder_of({}) == ""
 
@@ -44,7 +44,7 @@ def test_folders_are_spelled_as_spark_spells_them() -> None:
         (Decimal("1.50"), "1.50"),
     ],
 )
-def test_a_value_is_spelled_as_in_the_log_of_the_table(value: Any, text: str | None) -> None:
+def test_a_partition_value_is_written_in_the_same_form_as_in_the_log_of_the_table(value: Any, text: str | None) -> None:
     assert text_of(value) == text
 
 
@@ -63,7 +63,7 @@ def test_a_value_is_spelled_as_in_the_log_of_the_table(value: Any, text: str | N
         (fields(n="void"), [], "column n has the type void"),
     ],
 )
-def test_rows_that_cannot_be_files_of_a_table_are_refused_in_one_line(
+def test_rows_that_cannot_be_files_of_a_table_are_refused_with_a_one_line_error(
     rows: list[dict[str, Any]], partition_by: list[str], problem: str | None
 ) -> None:
     if problem is None:

@@ -49,7 +49,7 @@ def types(rows: list[dict[str, Any]], known: Mapping[str, Any] | None = None) ->
     return {each["name"]: each["type"] for each in of_arrow(as_arrow(rows, known).schema)["fields"]}
 
 
-def test_rows_become_one_file_for_each_partition_with_their_transaction(tmp_path: Path) -> None:
+def test_rows_are_written_as_one_file_for_each_partition_with_their_txid(tmp_path: Path) -> None:
     table = Table(str(tmp_path), ("day",))
     rows = [{"n": number, "day": None if number == 3 else DAY + dt.timedelta(number % 2)} for number in range(4)]
     entries = [TableFile.from_row(each) for each in write_python_rows(table, rows, ATTEMPT)]
@@ -73,7 +73,7 @@ def test_two_tries_write_into_two_folders(tmp_path: Path) -> None:
     assert paths[0] != paths[1]
 
 
-def test_without_a_table_columns_have_the_types_that_spark_gives_to_python() -> None:
+def test_without_a_table_the_columns_have_the_types_that_spark_uses_for_python_values() -> None:
     rows: list[dict[str, Any]] = [
         {"n": 1, "x": 0.5, "d": Decimal("1.5"), "at": dt.datetime(2026, 1, 1), "t": "a", "day": DAY, "none": None},
         {"n": None, "l": [1], "b": b"x", "ok": True, "z": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)},
@@ -85,7 +85,7 @@ def test_without_a_table_columns_have_the_types_that_spark_gives_to_python() -> 
     }  # fmt: skip
 
 
-def test_columns_take_the_types_of_the_table() -> None:
+def test_with_a_table_the_columns_have_the_types_of_the_table() -> None:
     known = schema(n="integer", d="decimal(9,2)", x="double", t="string")
     assert types([{"n": 1, "d": Decimal("1.5"), "x": 1, "t": None}], known) == {
         "n": "integer", "d": "decimal(9,2)", "x": "double", "t": "string",
@@ -103,7 +103,7 @@ def test_columns_take_the_types_of_the_table() -> None:
         (schema(x="long", y="string"), {"x": 1}),
     ],
 )
-def test_a_value_that_its_column_holds_is_taken(kind: Any, value: Any) -> None:
+def test_a_value_that_fits_the_type_of_its_column_is_accepted(kind: Any, value: Any) -> None:
     assert len(as_arrow([{"n": value}, {"n": None}], schema(n=kind))) == 2
 
 
@@ -129,7 +129,7 @@ def test_a_value_that_its_column_holds_is_taken(kind: Any, value: Any) -> None:
         (schema(x="long"), {"x": 1, "z": 2}),
     ],
 )
-def test_a_value_that_would_be_changed_is_refused(kind: Any, value: Any) -> None:
+def test_a_value_that_the_type_of_its_column_would_change_is_refused(kind: Any, value: Any) -> None:
     with pytest.raises(Misfit, match=r"row 1: n = .* is not a value of type "):
         as_arrow([{"n": None}, {"n": value}], schema(n=kind))
 
@@ -138,7 +138,7 @@ def test_a_value_that_would_be_changed_is_refused(kind: Any, value: Any) -> None
     ("values", "kind"),
     [([None, 1], "long"), ([1, 1.5], "double"), ([1.5, None, 1], "double"), ([1, Decimal("1.5")], "decimal(38,18)")],
 )
-def test_values_that_come_first_do_not_narrow_their_column(values: list[Any], kind: str) -> None:
+def test_the_first_values_do_not_limit_the_type_of_their_column(values: list[Any], kind: str) -> None:
     rows = [{"n": value} for value in values]
     assert types(rows) == {"n": kind}
     assert as_arrow(rows, None).column("n").to_pylist() == values
@@ -162,12 +162,12 @@ def test_values_that_come_first_do_not_narrow_their_column(values: list[Any], ki
     ],
     ids=str,
 )
-def test_values_that_no_single_type_holds_exactly_are_refused(values: list[Any]) -> None:
+def test_values_that_no_single_type_represents_exactly_are_refused(values: list[Any]) -> None:
     with pytest.raises(Misfit, match=rf"row {len(values) - 1}: n = .* (does not have the|has no) type"):
         as_arrow([{"n": value} for value in values], None)
 
 
-def test_values_of_two_types_are_refused_in_one_line_that_names_state_and_column(tmp_path: Path) -> None:
+def test_the_error_for_values_of_two_types_has_one_line_that_names_the_state_and_the_column(tmp_path: Path) -> None:
     with pytest.raises(StateError) as refused:
         write_python_rows(Table(str(tmp_path)), [{"n": 1}, {"n": "a"}], ATTEMPT)
     assert "State 'orders' refused: row 1: n = 'a' does not have the type of the rows above, long" in str(refused.value)
@@ -175,24 +175,24 @@ def test_values_of_two_types_are_refused_in_one_line_that_names_state_and_column
     assert not list(tmp_path.iterdir())
 
 
-def test_no_rows_make_no_files_even_before_the_table_exists(tmp_path: Path) -> None:
+def test_no_rows_create_no_files_even_before_the_table_exists(tmp_path: Path) -> None:
     assert write_python_rows(Table(str(tmp_path), ("day",)), [], ATTEMPT) == []
 
 
-def test_rows_without_any_value_are_refused_in_words(tmp_path: Path) -> None:
+def test_rows_without_any_value_are_refused_with_an_explanation(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no column of the rows has a value"):
         write_python_rows(Table(str(tmp_path)), [{"n": None}], ATTEMPT)
 
 
 @pytest.mark.parametrize("text", ["x" * 300, "日" * 85, "/" * 90])
-def test_a_partition_that_no_folder_can_name_is_refused_for_good(tmp_path: Path, text: str) -> None:
+def test_a_partition_value_that_cannot_be_a_folder_name_is_refused_permanently(tmp_path: Path, text: str) -> None:
     with pytest.raises(StateError, match="partition column p has the value .* bytes, more than 255") as refused:
         write_python_rows(Table(str(tmp_path), ("p",)), [{"p": "a", "n": 1}, {"p": text, "n": 2}], ATTEMPT)
     assert type(refused.value) is StateError
     assert not list(tmp_path.iterdir())
 
 
-def test_files_without_rows_and_of_unfinished_jobs_are_left_out(tmp_path: Path) -> None:
+def test_files_without_rows_and_files_of_unfinished_jobs_are_omitted(tmp_path: Path) -> None:
     table = Table(str(tmp_path))
     (entry,) = write_python_rows(table, [{"n": 1}], ATTEMPT)
     folder = Path(entry["path"]).parent

@@ -51,14 +51,14 @@ def test_every_field_is_nullable_at_any_depth(kind: Any) -> None:
 
 
 @given(types)
-def test_a_file_with_the_columns_of_its_table_adds_none(kind: Any) -> None:
+def test_a_file_with_the_columns_of_its_table_adds_no_column(kind: Any) -> None:
     table = struct([_field("a", nullable(kind))])
     assert new_fields(table, struct([_field("a", kind)])) == []
     assert new_fields(struct([]), struct([_field("a", kind)])) == table["fields"]
 
 
 @given(types, types)
-def test_a_column_of_another_type_never_fits(one: Any, other: Any) -> None:
+def test_a_column_of_another_type_is_always_refused(one: Any, other: Any) -> None:
     if nullable(one) == nullable(other):
         return
     with pytest.raises(Misfit, match="column a has the type"):
@@ -66,18 +66,18 @@ def test_a_column_of_another_type_never_fits(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["void", "variant", "interval day to second", "time(6)", {"type": "udt"}])
-def test_a_type_that_delta_lacks_is_named(kind: Any) -> None:
+def test_the_error_for_a_type_that_delta_does_not_support_names_it(kind: Any) -> None:
     inner = {"type": "array", "elementType": kind, "containsNull": True}
     with pytest.raises(Misfit, match="column a"):
         nullable(struct([_field("a", inner)]))
 
 
-def test_names_that_differ_by_case_are_refused() -> None:
+def test_column_names_that_differ_only_by_case_are_refused() -> None:
     with pytest.raises(Misfit, match="column A differs from column a"):
         new_fields(struct([_field("a", "long")]), struct([_field("A", "long")]))
 
 
-def test_a_file_must_give_a_value_for_each_partition_column() -> None:
+def test_a_file_must_contain_a_value_for_each_partition_column() -> None:
     found = struct([_field("a", "long"), _field("day", "date")])
     check_partition(found, {"day": None}, ["day"])
     with pytest.raises(Misfit, match="lack partition column day"):
@@ -86,7 +86,7 @@ def test_a_file_must_give_a_value_for_each_partition_column() -> None:
         check_partition(found, {"day": "x"}, [])
 
 
-def test_arrow_is_spelled_as_spark_does() -> None:
+def test_arrow_types_are_converted_to_the_types_that_spark_uses() -> None:
     schema = pa.schema(
         [
             ("a", pa.int8()),
@@ -107,12 +107,12 @@ def test_arrow_is_spelled_as_spark_does() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.timestamp("ns"), pa.time64("us"), pa.null(), pa.float16()])
-def test_an_arrow_type_that_delta_lacks_is_refused(kind: pa.DataType) -> None:
+def test_an_arrow_type_that_delta_does_not_support_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(Misfit, match="column a has the type"):
         of_arrow(pa.schema([("a", kind)]))
 
 
 @given(types)
-def test_a_search_in_a_type_reaches_each_plain_type(kind: Any) -> None:
+def test_a_search_in_a_nested_type_finds_each_plain_type(kind: Any) -> None:
     for plain in _PLAIN:
         assert deepest(kind, plain.__eq__) == (json.dumps(plain) in json.dumps(kind))

@@ -42,14 +42,14 @@ moments = st.lists(st.none() | st.datetimes(), min_size=1, max_size=10)
 
 
 @given(whole, st.integers(1, 5))
-def test_bounds_of_integers_are_exact_over_all_row_groups(values: list[int | None], groups: int) -> None:
+def test_the_bounds_of_integers_are_exact_over_all_row_groups(values: list[int | None], groups: int) -> None:
     known = [each for each in values if each is not None]
     found = _bounds(_file({"n": pa.array(values, pa.int64())}, groups=groups), "n")
     assert found == (min(known, default=None), max(known, default=None), values.count(None))
 
 
 @given(texts)
-def test_each_text_lies_between_its_bounds(values: list[str | None]) -> None:
+def test_each_text_is_within_its_bounds(values: list[str | None]) -> None:
     known = [each.encode() for each in values if each is not None]
     low, high, _ = _bounds(_file({"t": pa.array(values, pa.string())}), "t")
     assert low is None or all(low.encode() <= each for each in known)
@@ -57,7 +57,7 @@ def test_each_text_lies_between_its_bounds(values: list[str | None]) -> None:
 
 
 @given(moments, st.sampled_from([None, "UTC"]))
-def test_each_moment_lies_between_its_bounds(values: list[datetime | None], zone: str | None) -> None:
+def test_each_timestamp_is_within_its_bounds(values: list[datetime | None], zone: str | None) -> None:
     low, high, _ = _bounds(_file({"at": pa.array(values, pa.timestamp("us", zone))}), "at")
     known = [each.replace(tzinfo=timezone.utc if zone else None) for each in values if each is not None]
     assert low is None or all(_parsed(low) <= each for each in known)
@@ -65,7 +65,7 @@ def test_each_moment_lies_between_its_bounds(values: list[datetime | None], zone
     assert low is None or low.endswith("Z") == bool(zone)
 
 
-def test_an_upper_bound_of_a_timestamp_is_rounded_up_to_the_next_millisecond() -> None:
+def test_the_upper_bound_of_a_timestamp_is_rounded_up_to_the_next_millisecond() -> None:
     at = datetime(2026, 1, 1) + timedelta(microseconds=1)
     assert _bounds(_file({"at": pa.array([at], pa.timestamp("us"))}), "at")[:2] == (
         "2026-01-01T00:00:00.000",
@@ -73,7 +73,7 @@ def test_an_upper_bound_of_a_timestamp_is_rounded_up_to_the_next_millisecond() -
     )
 
 
-def test_dates_are_written_as_delta_does() -> None:
+def test_the_bounds_of_dates_are_written_in_the_format_of_delta() -> None:
     days = pa.array([date(2026, 1, 2), date(1969, 12, 31)])
     assert _bounds(_file({"day": days}), "day")[:2] == ("1969-12-31", "2026-01-02")
     # Python has no such year.
@@ -83,13 +83,13 @@ def test_dates_are_written_as_delta_does() -> None:
 @pytest.mark.parametrize(
     "column", [pa.array([1.0, float("nan")]), pa.array([None, None], pa.int64()), pa.array([True, False])]
 )
-def test_a_column_without_a_certain_order_has_no_bounds(column: pa.Array) -> None:
+def test_a_column_without_a_defined_order_has_no_bounds(column: pa.Array) -> None:
     said = json.loads(_file({"x": column}).stats)
     assert "x" not in said["minValues"]
     assert "x" not in said["maxValues"]
 
 
-def test_a_nested_field_is_not_confused_with_a_column_whose_name_has_a_dot() -> None:
+def test_a_nested_field_is_not_confused_with_a_column_whose_name_contains_a_dot() -> None:
     file = _file({"a": pa.array([{"b": 5}]), "a.b": pa.array([9], pa.int64())})
     assert json.loads(file.stats)["minValues"] == {TXID: 7}
 
@@ -98,17 +98,17 @@ def test_a_nested_field_is_not_confused_with_a_column_whose_name_has_a_dot() -> 
     ("text", "upper"),
     [("a" * 40, "a" * (TEXT - 1) + "b"), ("\U0010ffff" * 40, None), ("\ud7ff" * 40, "\ud7ff" * (TEXT - 1) + "\ue000")],
 )
-def test_a_long_string_is_cut_to_a_higher_upper_bound(text: str, upper: str | None) -> None:
+def test_the_upper_bound_of_a_long_string_is_a_shorter_and_higher_string(text: str, upper: str | None) -> None:
     assert text_bounds(text, text) == (text[:TEXT], upper)
 
 
-def test_the_txid_column_has_bounds_however_many_columns_exist() -> None:
+def test_the_txid_column_has_bounds_no_matter_how_many_columns_exist() -> None:
     file = _file({f"c{number}": pa.array([1]) for number in range(50)})
     assert _bounds(file, TXID) == (7, 7, 0)
 
 
 @pytest.mark.parametrize("column", [pa.array([7, 8]), pa.array([7, None]), pa.array([8, 8])])
-def test_a_row_of_another_transaction_is_refused(column: pa.Array) -> None:
+def test_a_file_with_a_row_of_another_transaction_is_refused(column: pa.Array) -> None:
     out = io.BytesIO()
     pq.write_table(pa.table({TXID: column}), out)
     out.seek(0)
@@ -117,7 +117,7 @@ def test_a_row_of_another_transaction_is_refused(column: pa.Array) -> None:
         check_txid(file.stats, "p", 7)
 
 
-def test_a_partition_column_in_the_file_is_refused() -> None:
+def test_a_file_that_contains_a_partition_column_is_refused() -> None:
     out = io.BytesIO()
     pq.write_table(pa.table({TXID: [7], "day": ["x"]}), out)
     out.seek(0)
@@ -125,7 +125,7 @@ def test_a_partition_column_in_the_file_is_refused() -> None:
         read_footer(out, path="p", size=1, partition={"day": "x"}, partition_fields=[])
 
 
-def test_dates_of_the_old_calendar_are_refused() -> None:
+def test_dates_of_the_julian_calendar_are_refused() -> None:
     table = pa.table({TXID: [7]}).replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
     out = io.BytesIO()
     pq.write_table(table, out)

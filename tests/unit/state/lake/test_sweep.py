@@ -14,7 +14,7 @@ paths = st.builds(
 
 
 @given(st.sets(paths), st.sets(paths), st.dictionaries(paths, st.floats(0, 20 * DAY)), st.integers(1, 9))
-def test_a_sweep_deletes_no_live_file_and_no_file_of_an_open_transaction(
+def test_a_cleanup_deletes_no_file_in_use_and_no_file_of_an_open_transaction(
     there: set[str], live: set[str], known: dict[str, float], txid: int
 ) -> None:
     found = dead_files(there, live, known, txid=txid, now=10 * DAY, retention=7 * DAY)
@@ -25,20 +25,20 @@ def test_a_sweep_deletes_no_live_file_and_no_file_of_an_open_transaction(
     assert not set(found.over) & set(found.since)
 
 
-def test_a_file_is_deleted_once_it_has_been_dead_for_the_retention() -> None:
+def test_a_file_is_deleted_after_it_was_unused_for_the_retention_time() -> None:
     path = "_airflow_tx/1.1.00000000000000ab/a.parquet"
     first = dead_files([path], (), {}, txid=2, now=DAY, retention=7 * DAY)
     assert (first.over, first.since) == (set(), {path: DAY})
     assert dead_files([path], (), first.since, txid=2, now=8 * DAY, retention=7 * DAY).over == {path}
 
 
-def test_a_file_that_is_live_again_starts_a_new_retention() -> None:
+def test_a_file_that_is_used_again_starts_a_new_retention_time() -> None:
     path = "_airflow_tx/1.1.00000000000000ab/a.parquet"
     again = dead_files([path], {path}, {path: 0.0}, txid=2, now=9 * DAY, retention=7 * DAY)
     assert (again.over, again.since) == (set(), {})
 
 
-def test_other_files_are_left_alone() -> None:
+def test_a_cleanup_does_not_delete_other_files() -> None:
     there = [
         NOTES,
         "part-1.parquet",
@@ -51,7 +51,7 @@ def test_other_files_are_left_alone() -> None:
     assert (found.over, found.since) == (set(), {})
 
 
-def test_fences_are_kept_for_processes_that_have_read_an_older_version() -> None:
+def test_old_fences_are_kept_for_processes_that_have_read_an_older_version() -> None:
     there = [f"_airflow_tx/_fence/{number}-00000000000000ff.json" for number in range(1, 300)]
     last = 299
     foreign = [NOTES, "_airflow_tx/_fence/1-notes.json", "_airflow_tx/1.1.00000000000000ab/5-00000000000000ff.json"]
