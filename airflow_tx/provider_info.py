@@ -36,20 +36,20 @@ OPTIONS: dict[str, _Option] = {
     "root": _option(
         "string",
         "/airflow_tx",
-        "The znode below which every topology has its own; it starts with a slash.",
+        "The znode that contains the znodes of all topologies. The path starts with a slash.",
     ),
     "max_pending": _option(
         "integer",
         "1",
-        "How many transactions of a topology may be in their processing phase at once. "
-        "A DAG's max_active_runs must be larger.",
+        "Maximum number of transactions of a topology in the processing phase at once. A DAG's max_active_runs must be "
+        "larger.",
         "4",
     ),
     "processing_timeout": _option(
         "float",
         "3600",
-        "Seconds from begin after which a transaction counts as failed if its processing is not complete. "
-        "The coordinator then replays it, even if its run is still running.",
+        "Seconds from begin after which a transaction counts as failed if its processing is not complete. The "
+        "coordinator then replays it, even if its run is still running.",
         "1800",
     ),
     "staging": _option(
@@ -59,22 +59,24 @@ OPTIONS: dict[str, _Option] = {
         "reaches. Empty: the folder tx_staging in AIRFLOW_HOME, which is enough for a single machine only.",
         "s3://aws_default@bucket/tx_staging",
     ),
-    "history": _option("integer", "1000", "How many ended transactions a topology remembers."),
+    "history": _option(
+        "integer", "1000", "Number of ended transactions that the ledger of a topology keeps."
+    ),
     "keep_new_values": _option(
         "integer",
         "100",
-        "For how many transactions the new values are kept that updates leave for later tasks.",
+        "Number of transactions whose new values are kept for later tasks.",
     ),
     "trial_rows": _option(
         "integer",
         "1000",
-        "How many rows `airflow dags test` and DAG.test() read of a batch to try out a DAG.",
+        "Number of rows that `airflow dags test` and DAG.test() read from a batch to try out a DAG.",
     ),
     "journal": _option(
         "integer",
         "30",
-        "For how many days the journal keeps what a committed transaction contributed to each state, so that the "
-        "transaction can be restated. 0: there is no journal. Transaction(journal=...) says it for one topology.",
+        "Number of days that the journal keeps the contributions of a committed transaction, so that the transaction "
+        "can be restated. 0: there is no journal. Transaction(journal=...) overrides this option for one topology.",
         "90",
     ),
     "warm_wait": _option(
@@ -85,37 +87,38 @@ OPTIONS: dict[str, _Option] = {
     "warm_places": _option(
         "integer",
         "2",
-        "How many committers in line wait in their worker, each in a worker slot, for warm_wait seconds; the others "
-        "wait there only while the line moves faster than a deferral takes.",
+        "Number of committers, from the front of the line, that wait in their worker for warm_wait seconds. Each of "
+        "them occupies a worker slot. The others wait there only while the line moves faster than a deferral takes.",
     ),
     "min_deferral": _option(
         "float",
         "10",
-        "Seconds from the deferral for which a trigger holds a task at least: Airflow fails tasks that come back too "
-        "soon.",
+        "Minimum number of seconds that a trigger holds a deferred task, since Airflow fails tasks that return too "
+        "early.",
     ),
     "yield_after": _option(
         "float",
         "30",
-        "Seconds that the run whose turn it is may stay queued for lack of a run slot. Then one of the runs "
-        "that wait behind it gives up its own slot.",
+        "Seconds that the run whose turn it is may stay queued for lack of a run slot. Then one of the runs that wait "
+        "behind it gives up its own slot.",
     ),
     "max_replays": _option(
         "integer",
         "3",
-        "How many times in a row the coordinator replays a failed transaction, before a person has to look at it.",
+        "Maximum number of times in a row that the coordinator replays a failed transaction. Then the topology is "
+        "blocked until a person acts.",
     ),
     "replay_backoff": _option(
         "float",
         "10",
-        "Seconds that the coordinator waits before the first replay of a failed transaction; twice as long before "
-        "each further one, 600 at most.",
+        "Seconds that the coordinator waits before the first replay of a failed transaction. The delay doubles before "
+        "each further replay, up to 600 seconds.",
     ),
     "lane": _option(
         "boolean",
         "False",
-        "Whether a coordinator processes and commits transactions in its own worker, without a run for each, if "
-        "the DAG's tasks allow that. Only a transaction that fails there gets a run.",
+        "Whether a coordinator processes and commits transactions in its own worker, without a run for each, if the "
+        "DAG's tasks allow that. Only a transaction that fails there gets a run.",
         "True",
     ),
     "require_rows": _option(
@@ -128,35 +131,35 @@ OPTIONS: dict[str, _Option] = {
     "coordinator_poll": _option(
         "float",
         "1",
-        "Seconds between two looks of the coordinator at the ledger and at its source.",
+        "Seconds between two polls of the ledger and the source by the coordinator.",
     ),
     "coordinator_linger": _option(
         "float",
         "15",
-        "Seconds that the coordinator stays in its worker after it did something, before it defers itself.",
+        "Seconds that the coordinator stays in its worker after its last action, before it defers itself.",
     ),
     "preload": _option(
         "string",
         "auto",
         "Modules to import before processes are forked, separated by commas, so that no task must import them again. "
-        "The scheduler, the triggerer, the DAG processor and a Celery worker do it. airflow_tx: all modules that tasks "
-        "of this package need. auto: also the client of Spark Connect, if tasks are forked and a DAG file or a "
-        "connection uses it. Empty: none. Each module must be safe to fork: no "
-        "connection, no lock.",
+        "The scheduler, the triggerer, the DAG processor and a Celery worker import them. The name airflow_tx adds all "
+        "modules that tasks of this package need. The name auto also adds the client of Spark Connect, if tasks are "
+        "forked and a DAG file or a connection uses it. Empty: none. Each module must be safe to fork: it opens no "
+        "connection and holds no lock.",
         "auto, psycopg2",
     ),
     "dag_environment": _option(
         "string",
         "AWS_*, GOOGLE_*, AZURE_*, JAVA_HOME, SPARK_*, HADOOP_*",
         "Environment variables of the api-server that the code of DAG files may read for a page or a button, "
-        "separated by commas. * matches any text. Airflow's connections, Variables and options of DAGs need no name "
-        "here.",
+        "separated by commas. * matches any text. Airflow's connections, Variables and options of DAGs need not be "
+        "listed here.",
         "AWS_*, DATA_BUCKET",
     ),
     "session_timeout": _option(
         "float",
         "10",
-        "Seconds without a sign of life after which ZooKeeper ends a client's session.",
+        "Seconds without a heartbeat after which ZooKeeper ends a client's session.",
     ),
     "connect_timeout": _option("float", "10", "Seconds to wait for the connection to ZooKeeper."),
 }
@@ -212,7 +215,7 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": "ZooKeeper",
                 "ui-field-behaviour": {
                     "hidden-fields": ["schema"],
-                    "relabeling": {"host": "Hosts", "port": "Port of hosts without one"},
+                    "relabeling": {"host": "Hosts", "port": "Default port of the hosts"},
                     "placeholders": {"host": "zoo1:2181,zoo2:2181,zoo3:2181", "port": "2181"},
                 },
                 "conn-fields": CONNECTION_FIELDS,
@@ -255,7 +258,8 @@ def get_provider_info() -> dict[str, Any]:
         "cli": ["airflow_tx.operations.cli.definition.get_tx_cli_commands"],
         "config": {
             "tx": {
-                "description": "Transactions: where they are kept, and how long their tasks wait for what.",
+                "description": "Options for transactions, such as where their records are stored and how long tasks "
+                "wait.",
                 "options": OPTIONS,
             }
         },

@@ -150,7 +150,7 @@ def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Data
         return [Dataset(*each) for each in ([found] if isinstance(found, Dataset) else found or ())]
     except Exception as error:  # noqa: BLE001 - clients and code of the user's own may raise anything
         reason = error if isinstance(error, TxError) else type(error).__name__
-        log.warning("OpenLineage does not learn the place of %r: %s", place, reason)
+        log.warning("OpenLineage gets no dataset for %r: %s", place, reason)
         return []
 
 
@@ -734,9 +734,11 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             begun.metadata,
         )
         if begun.size is not None:
-            self.log.info("It has %s", size_in_words(begun.size))
+            self.log.info("The batch has %s", size_in_words(begun.size))
         for lost in begun.lost:
-            self.log.warning("Before it, accepted as lost and in no batch: %s", lost)
+            self.log.warning(
+                "Rows before this batch were accepted as lost, and no batch contains them: %s", lost
+            )
         if begun.skip is not None:
             self._skip(context, begun)
         return {"topology": spec.topology, **begun.to_json()}
@@ -747,8 +749,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
         spec = self.transaction
         self.log.info(
-            "Waiting for room: transactions %s to %s of %s are open, and max_pending is %s. "
-            "The next one begins when transaction %s is committed or skipped.",
+            "Waiting for room: transactions %s to %s of %s are open, and max_pending is %s. The next one begins when "
+            "transaction %s is committed or skipped.",
             full.current,
             full.allocated,
             spec.topology,

@@ -87,7 +87,7 @@ def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) ->
     :raises TransactionDefinitionError: the block has two commit phases.
     """
     if len(acquiring) > 1:
-        problem, remedy = "it has two commit phases", "Put all committers into one."
+        problem, remedy = "it has two commit phases", "Put all committers into one commit phase."
         raise TransactionDefinitionError(topology=spec.topology, problem=problem, remedy=remedy)
     acquire = acquiring[0]
     group: Any = acquire.task_group

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.sources import Source
 
-_EXAMPLES = "txid=, run_id=, data_interval=, or up_to="
+_EXAMPLES = "txid=, run_id=, data_interval= and up_to="
 
 
 class TransactionCommittedSensor(BaseSensorOperator):
@@ -72,10 +72,12 @@ class TransactionCommittedSensor(BaseSensorOperator):
         )
         given = [each for each in (txid, run_id, data_interval, up_to) if each is not None]
         if len(given) != 1:
-            raise self._unusable("arguments", given, f"Say one thing to wait for: {_EXAMPLES}.")
+            raise self._unusable(
+                "arguments", given, f"Give exactly one of these arguments: {_EXAMPLES}."
+            )
         if (up_to is None) != (source is None):
             raise self._unusable(
-                "source", source, "up_to= needs the source of the topology, and nothing else does."
+                "source", source, "Pass source= together with up_to=, and only then."
             )
         self.topology = topology
         self.txid = txid
@@ -133,7 +135,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         if self.txid is not None:
             text = str(self.txid)
             if not text.isdigit():
-                raise self._unusable("txid", self.txid, "It is a number.")
+                raise self._unusable("txid", self.txid, "Give a whole number.")
             return {"txid": int(text)}
         if self.run_id is not None:
             return {"key": self.run_id}

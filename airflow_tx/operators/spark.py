@@ -210,15 +210,17 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
             if tracks:
                 option = f"{_YARN_ADDRESS} in the extra of connection {self.conn_id!r}"
             remedy = (
-                "In YARN's cluster mode a retry asks YARN for its driver. Write SparkBatchOperator(..., "
-                f'yarn_track_via_rm_api=True), and "{_YARN_ADDRESS}": "http://HOST:8088" into the extra of connection '
-                f"{self.conn_id!r}. Or write durable=False: a retry then submits the application again."
+                "In YARN's cluster mode, a retry queries YARN for its driver. Set SparkBatchOperator(..., "
+                f'yarn_track_via_rm_api=True), and add "{_YARN_ADDRESS}": "http://HOST:8088" to the extra of '
+                f"connection {self.conn_id!r}. Or set durable=False: a retry then submits the application again."
             )
             raise ConfigError(
                 option=option, value=extra.get(_YARN_ADDRESS) if tracks else False, remedy=remedy
             )
         if str((self.conf or {}).get(_YARN_WAITS, "")).strip().lower() == "true":
-            remedy = "Leave it out: the task waits for its driver. Or write durable=False."
+            remedy = (
+                "Leave this setting out, since the task waits for its driver. Or set durable=False."
+            )
             raise ConfigError(
                 option=f"{_YARN_WAITS} of task {self.task_id!r}", value="true", remedy=remedy
             )

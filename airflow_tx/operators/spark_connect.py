@@ -101,7 +101,7 @@ class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperato
 
         script = find_application(self.application, dag_file)
         if "://" in script:
-            remedy = "It runs in the process of the task: give the path of a file."
+            remedy = "The application runs in the process of the task: give the path of a file, not a URI."
             raise ConfigError(
                 option="application of SparkConnectBatchOperator", value=script, remedy=remedy
             )

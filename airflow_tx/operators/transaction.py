@@ -193,7 +193,7 @@ def check_block(block: Block) -> None:
 def _source(block: Block) -> None:
     if not isinstance(block.spec.source, Source):
         raise block.refusal(
-            f"source = {type(block.spec.source).__name__} is no source",
+            f"source = {type(block.spec.source).__name__} is not a source",
             "Pass a source, such as FileSource.",
         )
 
@@ -201,8 +201,8 @@ def _source(block: Block) -> None:
 def _malformed(block: Block) -> None:
     if block.spec.source.malformed == "reject" and block.spec.rejected is None:
         raise block.refusal(
-            f"source {block.spec.source!r} rejects malformed rows, and there is no table for them",
-            'Give the block one, rejected=DeltaTable(...), or the source malformed="refuse".',
+            f"source {block.spec.source!r} rejects malformed rows, but there is no table for them",
+            'Set rejected=DeltaTable(...) in the block, or malformed="refuse" in the source.',
         )
 
 
@@ -211,7 +211,8 @@ def _interval(block: Block) -> None:
         return
     if timetable := compat.empty_interval(block.dag):
         raise block.refusal(
-            f"its source takes the data interval of a run, and runs of this schedule ({timetable}) have an empty one",
+            f"its source reads the data interval of a run, but runs of this schedule ({timetable}) have an empty "
+            "interval",
             'Give the DAG schedule="@daily", or CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), or give the '
             "timetable interval=timedelta(days=1).",
         )
@@ -239,7 +240,7 @@ def _window(block: Block) -> None:
     if most is not None and most <= block.window:
         raise block.refusal(
             f"its schedule ({type(block.dag.timetable).__name__}, such as @continuous) allows {most} run at a time, "
-            "and a cleared run needs a run slot beside it",
+            "but a cleared run needs another run slot",
             f"Give the DAG schedule=None and max_active_runs={block.window + 1}, and add "
             f'coordinator_dag("{block.dag.dag_id}"): it starts a run whenever the source has data.',
         )
@@ -253,7 +254,8 @@ def _window(block: Block) -> None:
         )
     if failed := block.dag.max_consecutive_failed_dag_runs:
         raise block.refusal(
-            f"max_consecutive_failed_dag_runs = {failed}, and a run that makes room for an earlier one ends as failed",
+            f"max_consecutive_failed_dag_runs = {failed}, but a run that yields its run slot to an earlier "
+            "transaction ends as failed",
             "Set DAG(max_consecutive_failed_dag_runs=0). After max_replays a transaction is blocked.",
         )
 
@@ -268,11 +270,14 @@ def _committers(block: Block) -> None:
         )
     for committer in block.committers:
         if compat.is_mapped(committer):
-            raise block.refusal(f"{committer.task_id} is mapped", "An update is made by one task.")
+            raise block.refusal(
+                f"{committer.task_id} is mapped",
+                "Do not map the committer: one task must write the whole update.",
+            )
         if committer.trigger_rule != "all_success":
             raise block.refusal(
                 f"{committer.task_id} has trigger_rule = {committer.trigger_rule.value!r}",
-                "Leave it at all_success: what is committed must be complete.",
+                "Keep all_success, so that every commit is complete.",
             )
 
 
@@ -290,19 +295,19 @@ def _phase(block: Block) -> None:
         left = [each.new_values for each in getattr(update.input.operator, "updates", ())]
         if isinstance(update.input.operator, CommitOperator) and update.input.key not in left:
             raise block.refusal(
-                f"{committer.task_id} commits {update.input.key!r} of {task}, a committer whose updates leave "
-                f"{', '.join(map(repr, filter(None, left))) or 'nothing'}",
-                f'Give one of them new_values="{update.input.key}", or commit the output of another task.',
+                f"{committer.task_id} commits {update.input.key!r} of {task}, but {task} leaves "
+                f"{', '.join(map(repr, filter(None, left))) or 'no new values'}",
+                f'Set new_values="{update.input.key}" in one of its updates, or commit the output of another task.',
             )
         if task in inside and compat.is_mapped(update.input.operator):
             raise block.refusal(
                 f"{committer.task_id} commits the output of {task}, a mapped task of the same phase",
-                "Combine it in a task that is not mapped, or move the mapped one before the phase.",
+                "Combine the outputs in a task that is not mapped, or move the mapped task before the phase.",
             )
         if task in inside and update.state.kind is StateKind.TRANSACTIONAL:
             raise block.refusal(
-                f"{committer.task_id} commits the output of {task}, of the same phase, to the transactional state "
-                f"{update.state.name!r}, whose output is compared before the phase begins",
+                f"{committer.task_id} commits the output of {task} to the transactional state {update.state.name!r}. "
+                f"This output must be compared before the commit phase begins, but {task} runs in the phase",
                 'Use kind="opaque", or move that task before the phase.',
             )
 
@@ -313,9 +318,9 @@ def _after_committer(block: Block) -> None:
     after = [task for task in compat.downstream(block.gate) if task in inside]
     if after:
         raise block.refusal(
-            f"{', '.join(after)} comes after {block.gate.task_id}",
-            "Put the task after the block: dedent it, and keep `commit >> task`. If it must run in the order of "
-            "the commits, put it together with the committer into `with commit_phase():`.",
+            f"{', '.join(after)} runs after {block.gate.task_id} inside the block",
+            "Put the task after the block: dedent it, and keep `commit >> task`. If it must run in the order of the "
+            "commits, put it together with the committer into `with commit_phase():`.",
         )
 
 
@@ -327,7 +332,8 @@ def _serial(block: Block) -> None:
             if value := getattr(task, option):
                 raise block.refusal(
                     f"{task.task_id} has {option} = {value!r}",
-                    "Remove it (from default_args, too): commits are in order without it, and it stops replays.",
+                    "Remove the option, also from default_args. Commits are in order without it, and it prevents "
+                    "replays.",
                 )
 
 
@@ -342,17 +348,18 @@ def _updates(block: Block) -> None:
     for _, update in block.taken:
         if not isinstance(update.input, PlainXComArg):
             raise block.refusal(
-                f"the input of {update!r} is no output of a task",
-                'Pass partial.output["name"] of a processing task, or what calling a @task function gives.',
+                f"the input of {update!r} is not the output of a task",
+                'Pass partial.output["name"] of a processing task, or the return value of a @task function call.',
             )
         task = update.input.operator.task_id
         if task not in inside:
             raise block.refusal(
-                f"the input of {update!r} is of task {task}", "Move that task into the block."
+                f"the input of {update!r} comes from task {task}, which is outside of the block",
+                "Move that task into the block.",
             )
         if not compat.pushes_xcom(update.input.operator):
             raise block.refusal(
-                f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
+                f"the input of {update!r} comes from task {task}, which has do_xcom_push=False",
                 "Remove do_xcom_push=False: the commit takes the return value of the task.",
             )
 
@@ -362,15 +369,15 @@ def _checks(block: Block) -> None:
     for committer, check in block.checks:
         if check.input is not None and check.input.operator in phase:
             raise block.refusal(
-                f"{committer.task_id} has {check!r} of the output of {check.input.operator.task_id}, a task of its "
-                "commit phase, and checks run before the phase begins",
-                "Move that task before the phase, or check the output that it works on.",
+                f"{check!r} of {committer.task_id} checks the output of {check.input.operator.task_id}, which runs "
+                "in the commit phase, but checks run before the phase begins",
+                "Move that task before the phase, or check an output that the task reads.",
             )
     for name, times in Counter(check.name for _, check in block.checks).items():
         if times > 1:
             raise block.refusal(
                 f"it has {times} checks named {name!r}",
-                "Give each its own name: accept-check names one of them.",
+                "Give each check its own name, since accept-check finds a check by its name.",
             )
 
 
@@ -378,16 +385,16 @@ def _states(block: Block) -> None:
     for _, update in block.updates:
         if not isinstance(update.state, FencedState):
             raise block.refusal(
-                f"state = {type(update.state).__name__} is no state with a fence",
-                "Pass a state such as SqlState, a map or a StateFactory with keys= and values=, or use "
-                "partition_persist(..., updater=...) for one of your own.",
+                f"state = {type(update.state).__name__} is not a state with a fence",
+                "Pass a state such as SqlState, a map, or a StateFactory with keys= and values=. For a state class of "
+                "your own, use partition_persist(..., updater=...).",
             )
     for name, times in Counter(state.name for state in block.states).items():
         if times > 1:
             raise block.refusal(
                 f"state {name!r} is updated {times} times",
-                "One state takes one update a transaction: combine the outputs in a task, or use another table (of a "
-                "map, OpaqueMap(..., name=...)).",
+                "A transaction updates each state only once. Combine the outputs in a task, or use another table. For "
+                "a map, use another name: OpaqueMap(..., name=...).",
             )
 
 
@@ -401,7 +408,7 @@ def _appended(block: Block) -> None:
         is_appended = update.state.takes_back_by_txid
         if is_appended and isinstance(update.input.operator, CommitOperator):
             raise block.refusal(
-                f"{committer.task_id} appends {update.input.key!r} of {task}, the new values of a committer",
+                f"{committer.task_id} appends {update.input.key!r} of {task}, but these are new values of a committer",
                 "Append the output of a processing task.",
             )
         if (task, update.input.key) not in block.tables:
@@ -414,8 +421,8 @@ def _appended(block: Block) -> None:
         if len(others) > 1:
             raise block.refusal(
                 f"output {update.input.key!r} of {task} is appended to {update.state.name!r}, and another update "
-                "takes it as well",
-                "Emit the rows twice, under two names.",
+                "also reads it",
+                "Emit the rows as two outputs with different names.",
             )
 
 
@@ -427,18 +434,18 @@ def _kinds(block: Block) -> None:
             continue
         if (source, kind) not in _EXACTLY_ONCE:
             raise block.refusal(
-                f"a source that is {source.value} and state {state.name!r} that is {kind.value} "
-                "cannot count each row exactly once",
-                'Use kind="opaque" (of a map, OpaqueMap; a state or factory of your own says it), or, if rows may be '
-                "counted more than once: Transaction(at_least_once=True)."
+                f"its source is {source.value} and state {state.name!r} is {kind.value}, and this pair cannot count "
+                "each row exactly once",
+                'Use kind="opaque" for the state, or OpaqueMap for a map. A state class of your own declares its kind '
+                "itself. If rows may be counted more than once, set Transaction(at_least_once=True)."
                 if source is not SourceKind.NON_TRANSACTIONAL
-                else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
+                else "Use another source. If rows may be counted more than once, set Transaction(at_least_once=True).",
             )
         if source is SourceKind.OPAQUE and not state.can_roll_back:
-            problem = f"state {state.name!r} cannot take back what a replaced attempt of an opaque source wrote"
-            remedy = "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
             raise block.refusal(
-                problem, f"{remedy}counted more than once: Transaction(at_least_once=True)."
+                f"state {state.name!r} cannot undo the updates of a replaced attempt, which an opaque source needs",
+                "Use a store that can, such as SqlState or RedisState, or use a transactional source. If rows may be "
+                "counted more than once, set Transaction(at_least_once=True).",
             )
 
 
@@ -493,10 +500,12 @@ def with_alarms(
     has_limit = not (late_after is None and max_lag is None)
     if callbacks.on_late and not has_limit and not spec.source.upstream:
         remedy = "Add late_after=timedelta(hours=1), or max_lag=100_000."
-        raise refusal(spec, "on_late has no limit", remedy)
+        raise refusal(spec, "it has an on_late callback, but no limit", remedy)
     if not callbacks.on_late and has_limit:
         limit = "max_lag" if late_after is None else "late_after"
-        raise refusal(spec, f"{limit} has no on_late", "Add callbacks: on_late=...")
+        raise refusal(
+            spec, f"it has {limit}, but no on_late callback", "Add callbacks: on_late=..."
+        )
     if late_after is not None and (
         not isinstance(late_after, timedelta) or late_after <= timedelta(0)
     ):
@@ -513,8 +522,8 @@ def _check_lag(spec: TransactionSpec, max_lag: Any) -> None:
     if isinstance(max_lag, bool) or not isinstance(max_lag, int) or max_lag < 0:
         raise refusal(spec, f"max_lag={max_lag!r}", "Give a whole number: max_lag=100_000.")
     if source.per_run or type(source).backlog is Source.backlog:
-        problem = f"max_lag={max_lag} of source {type(source).__name__}, which has no lag"
-        raise refusal(spec, problem, "Use late_after=timedelta(...), which is for every source.")
+        problem = f"it has max_lag={max_lag}, but source {type(source).__name__} has no lag"
+        raise refusal(spec, problem, "Use late_after=timedelta(...), which works for every source.")
 
 
 def _callbacks_of(
@@ -524,7 +533,7 @@ def _callbacks_of(
     for each in found:
         if not callable(each):
             remedy = "Give a function of one argument, or a notifier."
-            raise refusal(spec, f"{name}={each!r} cannot be called", remedy)
+            raise refusal(spec, f"{name}={each!r} is not callable", remedy)
     return found
 
 
@@ -649,7 +658,9 @@ class Transaction:
     def begin(self) -> BeginTransactionOperator:
         """Return the `begin` task, which the block creates on entry."""
         if self._begin is None:
-            raise refusal(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
+            raise refusal(
+                self._spec, "the block was not entered", "Write: with Transaction(...) as tx:"
+            )
         return self._begin
 
     @property
@@ -661,7 +672,7 @@ class Transaction:
         if any(isinstance(task, BeginTransactionOperator) for task in self._dag.tasks):
             raise refusal(
                 self._spec,
-                f"DAG {self._dag.dag_id} has one already",
+                f"DAG {self._dag.dag_id} already has a Transaction block",
                 "One DAG run is one transaction.",
             )
         self._before = frozenset(self._dag.task_ids)
@@ -671,7 +682,7 @@ class Transaction:
             raise refusal(
                 self._spec,
                 f"DAG {self._dag.dag_id} has a task 'begin' already, but the first task of the block has the same name",
-                'Give yours another id, or put the block into a group: with TaskGroup("tx"), Transaction(...):',
+                'Give your task another id, or put the block into a group: with TaskGroup("tx"), Transaction(...):',
             ) from None
         return self
 
@@ -774,14 +785,14 @@ def _check_ackers(spec: TransactionSpec) -> None:
         raise refusal(
             spec,
             f"ackers={spec.ackers}",
-            "Give a number: 1, more for many messages, 0 to track none.",
+            "Give the number of ackers: 1, more for many messages, or 0 to track no message.",
         )
     if spec.acker_store is not None and spec.ackers is None:
-        raise refusal(spec, "it has an acker_store and no ackers", "Write ackers=1 as well.")
+        raise refusal(spec, "it has an acker_store, but no ackers", "Add ackers=1.")
     if "://" in (spec.acker_store or ""):
         raise refusal(
             spec,
-            "acker_store is no connection id",
+            "acker_store is not a connection id",
             "Define an Airflow connection: a URL would show its password.",
         )
 
@@ -789,7 +800,7 @@ def _check_ackers(spec: TransactionSpec) -> None:
 def _check_journal(spec: TransactionSpec) -> None:
     found = spec.journal
     if found is not None and (not isinstance(found, timedelta) or found < timedelta(0)):
-        remedy = "Give a timedelta: journal=timedelta(days=30); timedelta(0) keeps no journal."
+        remedy = "Give a timedelta, such as journal=timedelta(days=30). With timedelta(0), there is no journal."
         raise refusal(spec, f"journal={found!r}", remedy)
 
 
@@ -805,7 +816,7 @@ def _check_max_rejected(spec: TransactionSpec) -> None:
         raise refusal(spec, f"max_rejected={most!r}", remedy)
     if spec.rejected is None:
         remedy = "Add rejected=DeltaTable(...), or leave max_rejected out."
-        raise refusal(spec, f"max_rejected={most!r} without a table of rejected rows", remedy)
+        raise refusal(spec, f"it has max_rejected={most!r}, but no table for rejected rows", remedy)
 
 
 def _current_dag(topology: str | None) -> DAG:
@@ -814,7 +825,7 @@ def _current_dag(topology: str | None) -> DAG:
         raise TransactionDefinitionError(
             topology=topology or "?",
             problem="it is outside of a DAG",
-            remedy="Write it inside `with DAG(...):`",
+            remedy="Write the block inside `with DAG(...):`.",
         )
     found: DAG = dag
     return found
@@ -831,7 +842,7 @@ def defined(topology: str) -> tuple[TransactionSpec, DAG]:
     if block is None:
         raise TransactionDefinitionError(
             topology=topology,
-            problem="coordinator_dag finds no such transaction in this file",
+            problem="coordinator_dag finds no Transaction block of this topology in this file",
             remedy="Put coordinator_dag(...) after the DAG in its file, with the name of its topology.",
         )
     return block.begin.transaction, block.dag

@@ -223,7 +223,7 @@ def try_out(
         if use_executor:
             raise TrialRefused(
                 dag_id=dag.dag_id,
-                problem="an executor runs in other processes",
+                problem="an executor runs tasks in other processes, which a trial cannot reach",
                 remedy=_NO_EXECUTOR,
             )
         if compat.is_scheduled(dag.dag_id):
@@ -273,7 +273,7 @@ def _check(spec: TransactionSpec, dag: DAG, rows: Any) -> None:
         )
     if spec.source.stages and rows is None:
         raise refused(
-            f"{spec.source!r} takes its rows out of the queue",
+            f"{spec.source!r} removes its rows from the queue when it reads them",
             "Give the rows: airflow_tx.testing.trial(dag, rows=[...]).",
         )
     for task in _committers(dag):
@@ -285,7 +285,8 @@ def _check(spec: TransactionSpec, dag: DAG, rows: Any) -> None:
                 and update.new_values is not None
             ):
                 raise refused(
-                    f"only the updater of {state.name} knows its new values {update.new_values!r}",
+                    f"a trial cannot compute new values {update.new_values!r}, which only the updater of "
+                    f"{state.name} knows",
                     "Test the updater by itself, or let it update a map.",
                 )
 
@@ -326,7 +327,7 @@ def _rows(name: str, rows: Sequence[Mapping[str, Any]], *, rejected: bool) -> li
     more = [f"... and {len(rows) - _SHOWN} more rows"] if len(rows) > _SHOWN else []
     said = f"{counted(len(rows), 'rows')} would be rejected"
     return [
-        f"State {name}: {said if rejected else f'it would be given {len(rows)} rows'}.",
+        f"State {name}: {said if rejected else f'it would receive {len(rows)} rows'}.",
         *map(str, islice(rows, _SHOWN)),
         *more,
     ]

@@ -64,7 +64,7 @@ def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
         modules = [*_modules(Settings.load().preload, client_used)]
     except Exception as error:  # noqa: BLE001 - whatever a database or a disk does
         log.warning(
-            "%s imports nothing ahead for [tx] preload: %s. Tasks import all themselves, and take longer.",
+            "%s does not preload the modules of [tx] preload: %s. Each task imports them itself and takes longer.",
             component, error,
         )  # fmt: skip
         return
@@ -108,8 +108,8 @@ def _import(module: str, component: str) -> None:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a module does when it is imported, SystemExit too
         log.warning(
-            "%s cannot import %r ahead: %s. Tasks import it themselves. Correct [tx] preload, or install the module "
-            "where %s runs.",
+            "%s cannot preload module %r: %s. Each task imports it itself. Correct [tx] preload, or install the "
+            "module where %s runs.",
             component, module, str(error) or type(error).__name__, component,
         )  # fmt: skip
 
@@ -145,8 +145,8 @@ def _is_true_in_time(question: Callable[[], bool]) -> bool:
     if asked.exitcode is None:
         asked.kill()
         log.warning(
-            "After %s s it is unknown whether tasks use Spark Connect, so its client is not imported ahead. If tasks "
-            "use it, set [tx] preload to 'airflow_tx, %s'.",
+            "After %s s it is still unknown whether tasks use Spark Connect, so its client is not preloaded. If tasks "
+            "use Spark Connect, set [tx] preload to 'airflow_tx, %s'.",
             _PATIENCE, _CLIENT,
         )  # fmt: skip
     return asked.exitcode == 0

@@ -141,7 +141,8 @@ def test_a_backfill_of_a_paused_dag_begins_the_order_and_yesterdays_run_waits_fo
     code, output = said(backfill(stack, "declared", first, last))
     assert code == 1
     assert (
-        f"The order of declared stands at {first.isoformat()}. DAG declared starts no run, since it is paused" in output
+        f"The order of data intervals in topology declared has reached {first.isoformat()}. "
+        "DAG declared starts no run, since it is paused" in output
     )
     assert days.runs() == {}
     airflow.pause("declared", paused=False)

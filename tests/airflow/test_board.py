@@ -71,7 +71,7 @@ def _sees_what_is_open(person: Person) -> None:
 
 def _sees_why_a_run_is_no_transaction(stack: Stack, person: Person) -> None:
     person.page.goto(f"/dags/{DAG}/runs/{_runs(stack)[-1]}/plugin/run-transaction")
-    expect(person.board).to_contain_text(f"This run is no transaction yet. The window is full: {WINDOW}")
+    expect(person.board).to_contain_text(f"This run has no transaction yet. The limit max_pending is reached: {WINDOW}")
     assert person.findings() == []
 
 

@@ -217,7 +217,7 @@ def test_the_view_shows_a_skip_from_its_request_until_the_readmission(pipeline: 
     assert batch.rows == 2
 
     pipeline.ledger.run(note_readmission, 2, Audit("bob", "mended"))
-    assert of(pipeline, 2).waiting_for == "begin of run r2, which takes its rows again"
+    assert of(pipeline, 2).waiting_for == "begin of run r2, which takes the skipped rows again"
     pipeline.begin("r2")
     back = of(pipeline, 2)
     assert (back.status, back.readmitted_as, back.waiting_for) == ("READMITTED", 3, None)
@@ -265,7 +265,7 @@ def test_a_batch_waits_for_a_replay_if_its_predecessor_ends_at_another_position(
     pipeline.ledger.begin(request, Outside(decide=lambda _, position: Batch([1, 2], 2), run_state=lambda _: None))
     assert [of(pipeline, txid).stale for txid in (1, 2, 3)] == [False, True, False]
     assert of(pipeline, 2).waiting_for == (
-        "a replay, since transaction 1 ended elsewhere than its batch starts: airflow tx replay flights 2"
+        "a replay, since its batch does not start where transaction 1 ended: airflow tx replay flights 2"
     )
 
 

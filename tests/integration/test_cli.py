@@ -139,7 +139,7 @@ def test_a_command_with_an_unknown_name_fails_with_one_line(
         (("list", "nosuch"), "No topology 'nosuch' in the ledger"),
         (("show", "nosuch", "1"), "No topology 'nosuch' in the ledger"),
         (("list", "--conn-id", "nosuch"), "zookeeper_conn_id = 'nosuch' cannot be used."),
-        (("skip", "nosuch", "1"), "Say why, it is kept in the ledger: airflow tx skip nosuch 1 --why TEXT"),
+        (("skip", "nosuch", "1"), "Give the reason, which the ledger keeps: airflow tx skip nosuch 1 --why TEXT"),
         (("replay", "nosuch", "1"), "No topology 'nosuch' in the ledger"),
         (
             ("backfill", "nosuch", "--from", "2026-01-01", "--to", "2026-01-02"),
@@ -154,7 +154,7 @@ def test_a_command_with_an_unknown_name_fails_with_one_line(
         (("repair", "nosuch"), "Give exactly one of"),
         (
             ("repair", "nosuch", "--reset"),
-            "Say why, it is kept in the ledger: airflow tx repair nosuch --reset --why TEXT",
+            "Give the reason, which the ledger keeps: airflow tx repair nosuch --reset --why TEXT",
         ),
         (("repair", "nosuch", "--ledger-lost", "--yes"), "--dag-id = 'nosuch' cannot be used. No DAG file defines it."),
     ):
@@ -190,7 +190,7 @@ def test_the_delete_command_prints_its_result_as_json(
     pipeline.begin("r1")
     delete = ("tx", "delete", "flights", "--why", "over", "--yes")
     (told,) = airflow.json(*delete, "--dry-run", root=zookeeper_root)
-    assert told["done"].startswith("It would: Delete ledger and journal of topology flights")
+    assert told["done"].startswith("Dry run: Delete ledger and journal of topology flights")
     (told,) = airflow.json(*delete, root=zookeeper_root)
     assert told["done"].startswith("Deleted: topology flights.")
 
@@ -243,7 +243,9 @@ def test_a_lost_state_is_accepted_only_after_a_person_confirms_it(
     unseen = ("tx", "repair", "flights", "--state-lost", "tx_state.one")
     repair = (*unseen, "--unseen")
     assert " ".join(repair) in airflow.run(*unseen, root=root, fails=True)
-    assert "Nothing was changed: confirm it with --yes." in airflow.run(*repair, root=root, fails=True)
+    assert "Nothing was changed. To confirm without a terminal, add --yes." in airflow.run(
+        *repair, root=root, fails=True
+    )
     with pytest.raises(StateBehind):
         pipeline.run("r2")
     told = airflow.run(*repair, "--yes", "--why", "the disk died", root=root)
@@ -305,7 +307,7 @@ def test_a_reset_changes_nothing_while_a_state_cannot_be_reached(
     reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag", "--why", "from the start", "--yes")
     (told,) = airflow.run(*reset, root=zookeeper_root, fails=True).strip().splitlines()
     assert told.startswith("Repair --reset of topology 'flights' refused: state 'tx_state.one' cannot be read (")
-    assert "Nothing was changed. Let it be reached" in told
+    assert "Nothing was changed. Make sure that its store can be reached" in told
     assert pipeline.run("r2") == 2
     assert pipeline.totals() == [3, 3]
 
@@ -345,7 +347,7 @@ def restore(pipeline: Pipeline, before: dict[str, tuple[bytes, int]]) -> None:
     [
         (
             ("repair", "flights", "--state-lost", "tx_state.one", "--unseen"),
-            "transaction 2: its grant is outranked; its commit begins again under a new one",
+            "transaction 2: its grant is outranked; its commit begins again under a new grant",
         ),
         (
             ("repair", "flights", "--reset", "--dag-id", "the_dag"),
@@ -361,7 +363,7 @@ def test_a_dry_run_of_a_repair_prints_its_effects_and_changes_nothing(
     pipeline.acquire(begun, pipeline.process(begun))
     before, fences = everything(pipeline), [state.fence() for state in pipeline.states]
     told = airflow.run("tx", *command, "--dry-run", root=zookeeper_root)
-    assert told.startswith("It would: ")
+    assert told.startswith("Dry run: ")
     assert told.splitlines()[0].endswith(" Nothing was changed.")
     effects = airflow.json("tx", *command, "--dry-run", root=zookeeper_root)
     (own,) = [each for each in effects if each["txid"] is not None]
@@ -441,7 +443,7 @@ def test_a_dry_run_of_state_rename_reports_whether_the_fence_would_move(
     assert "there is no table one" in refused
     renames(airflow, "ALTER TABLE old RENAME TO one")
     before = everything(pipeline)
-    assert "its fence comes along, at transaction 1" in airflow.run(*command, "--dry-run", root=root)
+    assert "it takes over the fence, which is at transaction 1" in airflow.run(*command, "--dry-run", root=root)
     assert (everything(pipeline), new.fence()) == (before, None)
     airflow.run(*command, "--yes", root=root)
     with pytest.raises(StateRenamed):
@@ -485,7 +487,7 @@ def test_repair_back_is_refused_until_the_states_have_been_restored_to_the_older
             connection.execute(f"DROP TABLE {name}")
         connection.executescript("\n".join(kept))
     shown = " ".join(airflow.run(*command, "--dry-run", root=root).split())
-    assert "Not taken back: acks that the source has" in shown
+    assert "Not taken back: acks that the source has received" in shown
     told = " ".join(airflow.run(*command, root=root).split())
     assert "transactions 2 to 2 are taken back; their runs begin again when they are cleared: r2" in told
     assert pipeline.run("r2") == 3

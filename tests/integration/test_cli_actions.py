@@ -84,11 +84,11 @@ def test_a_skip_waits_for_its_turn_and_then_also_skips_later_transactions_with_a
     skip = ("tx", "skip", "flights")
     why = ("--why", "the file is broken")
     assert one_line(airflow.run(*skip, "2", "--yes", root=root, fails=True)) == (
-        "Say why, it is kept in the ledger: airflow tx skip flights 2 --why TEXT"
+        "Give the reason, which the ledger keeps: airflow tx skip flights 2 --why TEXT"
     )
     assert airflow.run(*skip, "2", *why, root=root, fails=True).strip() == (
         "Skip transaction 2.1 of topology flights (run r2, PROCESSING), and count its rows nowhere: 2. "
-        "Nothing was changed: confirm it with --yes."
+        "Nothing was changed. To confirm without a terminal, add --yes."
     )
     assert topology(pipeline).skips == []
 
@@ -100,7 +100,7 @@ def test_a_skip_waits_for_its_turn_and_then_also_skips_later_transactions_with_a
 
     back = "To get its rows back: airflow tx readmit flights {} --why TEXT"
     runs.make(r1="failed")
-    red = ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
+    red = ". Its run stays failed in Airflow. If you clear it, it succeeds without processing any rows"
     told = airflow.json(*skip, "1", *why, "--yes", root=root)
     assert done(told) == {1: f"skipped. {back.format(1)}{red}", 2: f"skipped. {back.format(2)}"}
     assert (record(pipeline, 1), record(pipeline, 2)) == (None, None)
@@ -111,7 +111,7 @@ def test_a_skip_waits_for_its_turn_and_then_also_skips_later_transactions_with_a
     assert shown.items() >= {"status": "SKIPPED", "run_id": "r2", "batch": 2, "position": None}.items()
     assert shown["skip"].startswith("the file is broken (")
     told = airflow.json(*skip, "2", *why, "--yes", root=root)
-    assert done(told) == {2: f"nothing: it is skipped already. {back.format(2)}"}
+    assert done(told) == {2: f"it is already skipped. {back.format(2)}"}
     for txid, said in (
         ("3", "Transaction 3 is committed. Nothing was changed."),
         ("9", "No transaction 9 of topology"),
@@ -131,7 +131,7 @@ def test_a_dry_run_of_replay_and_skip_prints_the_effects_and_changes_nothing(
     runs.make(r1="failed", r2="running")
     before = [record(pipeline, txid) for txid in (1, 2)]
     again = "its run is cleared, and begins as attempt 2"
-    alone = "refused: its run is running; with force it is replayed all the same"
+    alone = "refused: its run is running; with force it is replayed anyway"
     told = airflow.json("tx", "replay", "flights", "1", "2", "--dry-run", root=root)
     assert done(told) == {1: again, 2: alone}
     told, line = airflow.refused("tx", "replay", "flights", "1", "7", "--dry-run", root=root)
@@ -146,7 +146,7 @@ def test_a_dry_run_of_replay_and_skip_prints_the_effects_and_changes_nothing(
     told = airflow.json("tx", "skip", "flights", "2", "--dry-run", root=root)
     assert done(told) == {2: "to be skipped at its turn; it waits for transaction 1.1 (run r1, FAILED)"}
     assert airflow.run("tx", "skip", "flights", "1", "--dry-run", root=root).startswith(
-        "It would: Skip transaction 1.1 of topology flights (run r1, FAILED), and count its rows nowhere: 1. "
+        "Dry run: Skip transaction 1.1 of topology flights (run r1, FAILED), and count its rows nowhere: 1. "
     )
     told, line = airflow.refused("tx", "readmit", "flights", "1", "--dry-run", root=root)
     assert line == (
@@ -236,12 +236,12 @@ def test_a_stale_batch_is_replayed_before_it_is_skipped(
     runs.make(r2="failed")
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=zookeeper_root)}
     assert listed[2]["waiting_for"] == (
-        "a replay, since transaction 1 ended elsewhere than its batch starts: airflow tx replay flights 2"
+        "a replay, since its batch does not start where transaction 1 ended: airflow tx replay flights 2"
     )
 
     told = airflow.json("tx", "skip", "flights", "2", "--why", "wrong", "--yes", root=zookeeper_root)
     assert done(told) == {
-        2: "transaction 1 ended elsewhere than its batch starts, so it is replayed first, and then skipped: "
+        2: "its batch does not start where transaction 1 ended, so it is replayed first, and then skipped: "
         "its run was cleared"
     }
     assert runs.states() == {"r2": "running"}
@@ -266,12 +266,12 @@ def test_a_skipped_batch_is_readmitted_only_once_and_its_run_restarts(
     assert one_line(airflow.run(*readmit, "1", "--yes", root=root, fails=True)).startswith("Say why")
     asked = airflow.run(*readmit, "1", *why, root=root, fails=True)
     assert asked.startswith("Process the rows of transaction 1 of topology flights (skipped by ")
-    assert asked.strip().endswith("in run r1: 1. Nothing was changed: confirm it with --yes.")
+    assert asked.strip().endswith("in run r1: 1. Nothing was changed. To confirm without a terminal, add --yes.")
     assert runs.states() == {"r1": "success"}
 
     told = airflow.json(*readmit, "1", *why, "--yes", root=root)
     assert [(row["txid"], row["run_id"]) for row in told] == [(1, "r1")]
-    how = "takes the current rows of the same place, as a new transaction"
+    how = "takes the current rows at the same place in the source, as a new transaction"
     assert told[0]["done"] == f"re-admitted: its run was cleared, and {how}"
     told = airflow.json(*readmit, "2", *why, "--yes", root=root)
     assert told[0]["done"].startswith("re-admitted: its run did not exist, and was created again")
@@ -279,7 +279,7 @@ def test_a_skipped_batch_is_readmitted_only_once_and_its_run_restarts(
     assert runs.conf("gone") == {"airflow_tx": {"key": "gone"}}
     waiting = airflow.json("tx", "list", "flights", root=root)
     assert [row["waiting_for"] for row in waiting] == [
-        f"begin of run {run}, which takes its rows again" for run in ("gone", "r1")
+        f"begin of run {run}, which takes the skipped rows again" for run in ("gone", "r1")
     ]
 
     assert pipeline.run("r1") == 3
@@ -304,7 +304,7 @@ def test_a_replay_restarts_ended_runs_and_does_not_change_live_runs(
     for arguments, said in (
         ((), "Give either the txids to replay, or --failed."),
         (("2", "--failed"), "Give either the txids to replay, or --failed."),
-        (("--failed", "--force"), "--force is for transactions that are named"),
+        (("--failed", "--force"), "--force can be used only with txids"),
         (("2", "1"), "Transaction 1 is committed. Nothing was changed."),
         (("2", "9"), "No transaction 9 of topology 'flights'"),
     ):
@@ -313,7 +313,7 @@ def test_a_replay_restarts_ended_runs_and_does_not_change_live_runs(
 
     told = airflow.json(*replay, "4", "3", "2", "5", root=root)
     assert [row["run_id"] for row in told] == ["r2", "r3", "r4", "r5"]
-    alone = "its run was left alone: it is {} (--force starts it again all the same)"
+    alone = "its run was left alone: it is {} (--force starts it again anyway)"
     assert done(told) == {
         2: "its run was cleared",
         3: f"its skip was withdrawn, {alone.format('running')}",
@@ -338,19 +338,19 @@ def test_a_replay_for_changed_rows_is_recorded_and_is_refused_if_a_state_may_hol
     pipeline.begin("r2")
     runs.make(r1="failed", r2="running")
     assert one_line(airflow.run(*replay, "1", "--changed-rows", root=root, fails=True)) == (
-        "Say why, it is kept in the ledger: airflow tx replay flights 1 --changed-rows --why TEXT"
+        "Give the reason, which the ledger keeps: airflow tx replay flights 1 --changed-rows --why TEXT"
     )
     told = airflow.run(*replay, "--failed", *why, root=root, fails=True)
-    assert one_line(told) == "--changed-rows is for transactions that are named."
+    assert one_line(told) == "--changed-rows can be used only with txids."
     told = airflow.json(*replay, "1", "2", *why, root=root)
     assert done(told) == {
         1: "its rows are decided again: its run was cleared",
-        2: "its run was left alone: it is running (--force starts it again all the same)",
+        2: "its run was left alone: it is running (--force starts it again anyway)",
     }
     (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
-    assert shown["changed_rows"].startswith("of attempt 1: the file is mended (")
+    assert shown["changed_rows"].startswith("attempt 1: the file is mended (")
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=root)}
-    assert listed[1]["note"].startswith("rows of attempt 1 decided again: the file is mended (")
+    assert listed[1]["note"].startswith("rows decided again for attempt 1: the file is mended (")
     assert listed[2]["note"] is None
     pipeline.run("r1")
     assert airflow.json("tx", "show", "flights", "1", root=root)[0]["changed_rows"] == shown["changed_rows"]
@@ -379,7 +379,9 @@ def test_a_command_fails_with_one_line_while_the_metadata_database_is_locked(
     replay = ("tx", "replay", "flights", "--failed")
     with runs.locked():
         line = one_line(airflow.run(*replay, root=zookeeper_root, fails=True))
-    assert line.startswith("Airflow's metadata database: database is locked. The work done so far stays")
+    assert line.startswith(
+        "Airflow's metadata database failed: database is locked. The work that is already done is kept"
+    )
     assert done(airflow.json(*replay, root=zookeeper_root)) == {1: "its run was cleared"}
     assert runs.states() == {"r1": "running"}
 
@@ -457,7 +459,7 @@ def test_the_list_command_shows_the_ledger_while_the_airflow_database_is_unreach
     with runs.without_runs():
         tried = airflow.tried("tx", "list", "flights", "--output", "json", root=zookeeper_root)
     assert json.loads(tried.output)[0]["waiting_for"] == "an ack of task0"
-    assert "does not say which runs are over: no such table: dag_run." in tried.told
+    assert "cannot be read: no such table: dag_run." in tried.told
 
 
 def test_the_list_command_shows_a_blocked_transaction_until_a_person_replays_it(
@@ -468,7 +470,7 @@ def test_the_list_command_shows_a_blocked_transaction_until_a_person_replays_it(
     fail(pipeline, begun)
     pipeline.ledger.run(recovery.note_replay, ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
     (listed,) = airflow.json("tx", "list", "flights", root=root)
-    assert listed["note"] == "replayed once by itself: task0: it broke"
+    assert listed["note"] == "replayed automatically once: task0: it broke"
     begun = pipeline.begin("r1")
     fail(pipeline, begun)
     pipeline.ledger.run(recovery.note_replay, ReplayRequest(begun.attempt, "task0: it broke", counts=True, limit=1))
@@ -537,11 +539,11 @@ def test_the_rename_command_gives_a_topology_the_new_name_of_its_dag_and_keeps_i
     rename = ("tx", "rename", "old", "flights", "--dag-id", "the_dag")
     why = ("--why", "the DAG was renamed")
     assert one_line(airflow.run(*rename, root=root, fails=True)).startswith(
-        "Say why, it is kept in the ledger: airflow"
+        "Give the reason, which the ledger keeps: airflow"
     )
     told = "Rename topology old of DAG old_dag to topology flights of DAG the_dag."
     assert one_line(airflow.run(*rename, *why, "--dry-run", root=root)) == (
-        f"It would: {told} Open transactions: 2. Then: airflow tx replay flights --failed. Nothing was changed."
+        f"Dry run: {told} Open transactions: 2. Then: airflow tx replay flights --failed. Nothing was changed."
     )
     assert airflow.run(*rename, *why, root=root, fails=True).startswith(told)
     assert [row["topology"] for row in airflow.json("tx", "list", "--no-lag", root=root)] == ["old"]
@@ -597,18 +599,18 @@ def test_delete_removes_an_ended_topology_and_release_frees_its_states_for_anoth
     told = one_line(airflow.run(*delete, "--yes", root=root, fails=True))
     assert told == (
         "Topology 'flights' is not changed: runs of DAG 'the_dag' work on its transactions: r3 (running). "
-        "Pause the DAG, end them, and repeat."
+        "Pause the DAG, end its runs, and repeat the command."
     )
     runs.put("r3", "failed")
     told = one_line(airflow.run(*delete, "--dry-run", root=root))
     assert (
-        "whose last final transaction is 2. Open transactions: 3. Their rows are counted nowhere. Its states " in told
+        "whose last final transaction is 2. Open transactions: 3. Their rows will not be counted. Its states " in told
     )
     assert "(tx_state.one: transaction 2; tx_state.two: transaction 2). Nothing was changed." in told
     released = (*delete, "--release-states")
     runs.pause(paused=False)
     told = one_line(airflow.run(*released, "--yes", root=root, fails=True))
-    assert "DAG 'the_dag' is not paused: its next run would count everything again. Pause it: airflow dags" in told
+    assert "DAG 'the_dag' is not paused: its next run would count all rows again. Pause it: airflow dags" in told
     runs.pause(paused=True)
     assert "the values stay" in one_line(airflow.run(*released, "--dry-run", root=root))
     assert airflow.json("tx", "list", "--no-lag", root=root) != []
@@ -661,10 +663,10 @@ def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(
     accept = ("tx", "accept-check", "flights", "1")
     why = ("--why", "the shop was closed", "--yes")
     assert one_line(airflow.run(*accept, "no negative sums", root=root, fails=True)) == (
-        "Say why, it is kept in the ledger: airflow tx accept-check flights 1 'no negative sums' --why TEXT"
+        "Give the reason, which the ledger keeps: airflow tx accept-check flights 1 'no negative sums' --why TEXT"
     )
     assert one_line(airflow.run(*accept, "no sums", *why, root=root, fails=True)) == (
-        "Check 'no sums' of transaction 1 of flights not accepted: it has not failed in the newest attempt, "
+        "Check 'no sums' of transaction 1 of flights is not accepted: it has not failed in the newest attempt, "
         "whose failed checks are: 'no negative sums', 'some rows'. Nothing was changed."
     )
     shown = airflow.json(*accept, "no negative sums", "--dry-run", root=root)
@@ -675,7 +677,7 @@ def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(
     first = airflow.json(*accept, "no negative sums", *why, root=root)
     assert [row["done"] for row in first] == [
         "accepted: no negative sums: no negative sums: 3 of 9 rows",
-        "not committed: some rows failed, too. Accept it as well, or correct the code",
+        "not committed: these checks also failed: some rows. Accept them, or correct the code",
     ]
     assert (runs.states()["r1"], runs.failed("r1")) == ("failed", ["commit"])
     second = airflow.json(*accept, "some rows", *why, root=root)

@@ -104,7 +104,7 @@ def test_repair_ends_adds_the_missing_lines_to_the_book_of_ends_of_an_older_ledg
     assert made is not None
     assert made.data == page.data
     verified = airflow.run("tx", "verify", "flights", root=root)
-    assert verified.endswith("\nTopology flights: transactions 1 to 6 are as their receipts say.\n")
+    assert verified.endswith("\nTopology flights: transactions 1 to 6 agree with their receipts.\n")
     (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)
     assert shown["repairs"].startswith(f"ends: {told} (gold reads it; ")
     assert repair(airflow, root, fails=True) == (
@@ -170,4 +170,4 @@ def test_find_searches_the_run_keys_of_transactions_whose_receipts_are_missing(
     (found,) = airflow.json("tx", "find", "flights", DAY, root=root)
     assert (found["txid"], found["outcome"], found["run_id"], found["restated_by"]) == (1, "COMMITTED", DAY, 6)
     told = airflow.run("tx", "find", "flights", "77", root=root, fails=True)
-    assert "receipts go back to transaction 4, the book of ends to 1" in told
+    assert "receipts go back to transaction 4, and the book of ends goes back to transaction 1" in told

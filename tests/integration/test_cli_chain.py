@@ -143,7 +143,7 @@ def test_find_names_the_upstream_topology_if_another_topology_is_given(
         assert told.startswith(f"No final transaction of totals has '{what}'; receipts go back to transaction 1")
         assert told.endswith("; its source reads topology orders: ask for orders:TXID.") == (what[:7] != "orders:")
     told = one_line(airflow.run("tx", "verify", "totals", "--from", "3", root=zookeeper_root, fails=True))
-    assert told == "--from = 3 cannot be used. Name a transaction up to 2, the last one that is compared."
+    assert told == "--from = 3 cannot be used. Give a transaction up to 2, the last transaction to compare."
 
 
 def test_every_command_reports_that_a_reader_of_a_reset_upstream_topology_cannot_continue(
@@ -157,7 +157,7 @@ def test_every_command_reports_that_a_reader_of_a_reset_upstream_topology_cannot
     assert tried.code == 1
     assert f"totals: {problem}" in tried.output
     (totals,) = (each for each in airflow.json("tx", "list", "--no-lag", root=root) if each["topology"] == "totals")
-    assert totals["reads"] == f"orders, and cannot continue: {problem}"
+    assert totals["reads"] == f"orders, it cannot continue: {problem}"
     (shown,) = airflow.json("tx", "show", "orders", "2", root=root)
     assert shown["downstream"] == "totals: not taken yet"
 
@@ -187,7 +187,7 @@ def test_a_transaction_that_stays_behind_is_a_finding_until_a_person_restates_it
         time.sleep(0.05)
     assert [each.why for each in chain.totals.ledger.wishes()] == ["upstream 1 restated by 4"]
     chain.follow(1)
-    assert "All 1 are restated." in command.result(300)
+    assert "All 1 transactions are restated." in command.result(300)
     assert chain.found().behind == ()
 
 
@@ -200,8 +200,7 @@ def test_restate_follow_reports_that_no_transaction_is_behind(
     assert done["done"] == "No transaction of topology totals is behind a correction of orders."
     told = airflow.run("tx", "restate", "totals", "1", "--follow", root=zookeeper_root, fails=True)
     assert one_line(told) == (
-        "--follow finds the transactions itself: it takes no txid, --from, --to, --changed-rows, --withdraw "
-        "and --stale."
+        "--follow finds the transactions itself. Leave out txids, --from, --to, --changed-rows, --withdraw and --stale."
     )
 
 

@@ -92,7 +92,7 @@ def test_a_topology_name_in_several_ledgers_is_refused_until_the_full_name_is_gi
         begun(store, root, "twice", dag_id)
     names = [f"twice@zookeeper_default{root}" for root in ROOTS]
     said = airflow.run("tx", "show", "twice", "1", root=HOME, fails=True)
-    assert f"Several ledgers have it; name one: {', '.join(names)}" in said
+    assert f"Several ledgers have a topology of this name. Use one of these names: {', '.join(names)}" in said
     (shown,) = airflow.json("tx", "show", names[1], "1", root=HOME)
     assert shown["run_id"] == "r1"
 

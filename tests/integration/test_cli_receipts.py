@@ -92,10 +92,10 @@ def execute(airflow: Commands, statement: str) -> None:
 
 def test_verify_confirms_an_unchanged_topology(airflow: Commands, root: str) -> None:
     told = airflow.run("tx", "verify", "flights", root=root)
-    assert told == "Topology flights: transactions 1 to 5 are as their receipts say.\n"
+    assert told == "Topology flights: transactions 1 to 5 agree with their receipts.\n"
     later = airflow.run("tx", "verify", "flights", "--from", "3", root=root)
     assert later == (
-        "Topology flights: transactions 3 to 5 are as their receipts say. What came before them cannot be checked.\n"
+        "Topology flights: transactions 3 to 5 agree with their receipts. Earlier transactions cannot be checked.\n"
     )
 
 
@@ -246,7 +246,7 @@ def test_an_accepted_change_is_only_a_note_and_the_next_change_is_a_finding(airf
     accept = ("tx", "accept-change", "flights", "--state", "tx_state.words")
     code, _, refused = airflow._answer((*accept, "--why", "none", "--yes"), root)
     assert code != 0
-    assert "not accepted: its values are what its receipts say. Nothing was changed." in f"{code}{refused}"
+    assert "not accepted: its values match its receipts. Nothing was changed." in f"{code}{refused}"
     execute(airflow, "UPDATE words SET n = n - 5")
     said = "column n adds up to 10, and its receipts to 15"
     assert said in airflow.run(*accept, "--dry-run", root=root)
@@ -268,7 +268,7 @@ def test_verify_recount_reports_batches_whose_source_rows_have_changed(airflow: 
     assert findings(airflow, root, "--recount", "3") == []
     told = airflow.run("tx", "verify", "flights", "--recount", "3", root=root)
     assert "note: transaction 4: it could not be recounted: row 4 is gone" in told.splitlines()
-    assert "the number of its rows is unchanged; no digest of" in told
+    assert "the number of its rows is unchanged; its receipt has no digest of" in told
     (airflow.dags / "twice").touch()
     for more, txids in (((), (3, 5)), (("--to", "4"), (2, 3))):
         found = findings(airflow, root, "--recount", "3", *more)
@@ -385,6 +385,6 @@ def test_find_without_a_topology_searches_all_topologies(airflow: Commands, stor
 def test_find_reports_how_many_transactions_it_read_if_none_matches(airflow: Commands, root: str) -> None:
     said = airflow.run("tx", "find", "nowhere", root=root, fails=True)
     assert said.startswith(
-        "No transaction has 'nowhere' in its txid, run, batch or errors; looked at 5 transactions of 1"
+        "No transaction has 'nowhere' in its txid, run, batch or errors. Searched: 5 transactions of 1"
     )
-    assert airflow.run("tx", "find", " ", root=root, fails=True).startswith("Say what to look for")
+    assert airflow.run("tx", "find", " ", root=root, fails=True).startswith("Give the text to find")

@@ -252,14 +252,14 @@ def test_the_rejected_command_succeeds_if_the_table_does_not_exist_yet(
     each_kind: Rejecting, typed: Callable[..., str]
 ) -> None:
     each_kind.begin("r1")
-    assert typed() == "No such row was rejected.\n"
+    assert typed() == "No rejected row matches the command.\n"
 
 
 def test_the_rejected_command_succeeds_for_a_transaction_without_rejected_rows(
     each_kind: Rejecting, typed: Callable[..., str]
 ) -> None:
     each_kind.committed("r1")
-    assert typed("1") == "No such row was rejected.\n"
+    assert typed("1") == "No rejected row matches the command.\n"
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_the_rejected_command_is_refused_if_the_topology_has_no_table_of_rejecte
     visits.begin("r1")
     assert refused("visits") == (
         "TOPOLOGY = 'visits' cannot be used. Its Transaction keeps no rejected rows. "
-        "Give it a table for them: rejected=DeltaTable(...)."
+        "Name a table for them: rejected=DeltaTable(...)."
     )
 
 
@@ -302,7 +302,7 @@ def test_the_rejected_command_is_refused_for_an_open_transaction_that_has_writte
 ) -> None:
     visits.commit(visits.processed("r1", [LATE]), lambda commit: commit.complete())
     line = refused("visits", "1")
-    assert line.startswith("TXID = 1 cannot be used. It is PROCESSED, and nothing was written yet.")
+    assert line.startswith("TXID = 1 cannot be used. The transaction is PROCESSED, and nothing has been written yet.")
     assert "count: 1 of 1 rows" in follow(commands, line, visits.root)
 
 
@@ -344,7 +344,7 @@ def test_the_rejected_command_is_refused_if_the_limit_is_not_a_number(
 ) -> None:
     visits.committed("r1", [LATE])
     assert refused("visits", "1", f"--limit={limit}") == (
-        f"--limit {limit}: this is no number. Give a number from 0, such as --limit 20."
+        f"--limit {limit}: this is not a number. Give a number from 0, such as --limit 20."
     )
 
 
@@ -357,5 +357,5 @@ def test_the_rejected_command_names_an_unreachable_store_in_one_line_without_its
     commands.environment["AIRFLOW_CONN_ASIDE"] = "postgres://nobody:sesame@127.0.0.1:1/x"
     line = refused("visits", *words)
     assert re.match(r"State 'aside\.\w+' \(connection aside\) cannot be reached: ", line)
-    assert line.endswith("Repeat it when the store answers.")
+    assert line.endswith("Repeat the command when the store answers.")
     assert "sesame" not in line

@@ -65,7 +65,7 @@ def test_restate_requests_a_restatement_clears_the_run_and_waits_for_the_commit(
     begun = committed.commit("r1")
     assert begun.replaces is not None
     told = command.result(300)
-    assert "All 1 are restated." in told
+    assert "All 1 transactions are restated." in told
     assert "done 0 of 1" in told
 
 
@@ -91,13 +91,17 @@ def test_a_dry_run_of_restate_prints_the_replaced_keys_and_changes_nothing(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("1",), "Say why, it is kept in the ledger: airflow tx restate flights 1 --why TEXT"),
+        (("1",), "Give the reason, which the ledger keeps: airflow tx restate flights 1 --why TEXT"),
         (
             ("1", "--from", "2026-01-01", "--to", "2026-01-02", "--why", "x"),
             "Give either the txids, or --from and --to.",
         ),
         (("--from", "2026-01-01", "--why", "x"), "Give both --from and --to."),
-        (("1", "--withdraw", "--changed-rows"), "--withdraw takes the txids, or none for all, and --dry-run."),
+        (
+            ("1", "--withdraw", "--changed-rows"),
+            "--withdraw cannot be used with --from, --to, --changed-rows or --in-flight. Without txids, it withdraws "
+            "all requests.",
+        ),
         (("--from", "2026-01-01", "--to", "2026-01-02", "--why", "x"), "--from, --to = 'Rows' cannot be used."),
         (("1", "--withdraw"), "Restatement of transaction 1 of flights refused: no one asked for it"),
         (("2", "--why", "x"), "Restatement of transaction 2 of flights refused: its rows cannot be read again"),

@@ -137,7 +137,7 @@ def test_accept_loss_needs_a_confirmation_and_a_reason(
     accept = ("tx", "accept-loss", "numbers")
     why = ("--why", "the retention was too short")
     assert one_line(airflow.run(*accept, root=root, fails=True)) == (
-        "Say why, it is kept in the ledger: airflow tx accept-loss numbers --why TEXT"
+        "Give the reason, which the ledger keeps: airflow tx accept-loss numbers --why TEXT"
     )
     assert one_line(airflow.run(*accept, *why, root=root, fails=True)).startswith(
         "Topology 'numbers' has lost nothing: its source can give every row that comes next. Nothing was changed."
@@ -147,7 +147,7 @@ def test_accept_loss_needs_a_confirmation_and_a_reason(
         log.begin("r2")
     assert one_line(airflow.run(*accept, *why, root=root, fails=True)) == (
         "Continue topology numbers without these rows. No transaction will ever have them: numbers 2 to 9. "
-        "Nothing was changed: confirm it with --yes."
+        "Nothing was changed. To confirm without a terminal, add --yes."
     )
     assert topology_view(store, log.paths).record.accepted == {}
 
@@ -157,7 +157,10 @@ def test_accept_loss_needs_a_confirmation_and_a_reason(
     (shown,) = airflow.json("tx", "show", "numbers", "2", root=root)
     assert (shown["size"], shown["lost"]) == ("2 rows (2 at a time)", "numbers 2 to 9")
     second, first = airflow.json("tx", "list", "numbers", root=root)
-    assert (second["size"], second["note"]) == ("2 rows (2 at a time)", "before it, lost: numbers 2 to 9")
+    assert (second["size"], second["note"]) == (
+        "2 rows (2 at a time)",
+        "rows lost before this transaction: numbers 2 to 9",
+    )
     assert first["note"] is None
     (topology,) = airflow.json("tx", "show", "numbers", root=root)
     assert topology["accepted_losses"].startswith("numbers 2 to 9 (the retention was too short; ")

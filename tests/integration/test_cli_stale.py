@@ -136,7 +136,7 @@ def test_restate_stale_requests_transactions_in_order_and_continues_after_a_refu
         time.sleep(0.05)
     assert [(wish.txid, wish.why) for wish in made.ledger.wishes()] == [(1, OTHER)]
     assert made.commit("r1").replaces is not None
-    assert "All 1 are restated." in command.result(300)
+    assert "All 1 transactions are restated." in command.result(300)
     assert stale(airflow, zookeeper_root) == [(2, OTHER)]
 
 
@@ -159,10 +159,10 @@ def test_after_a_person_accepts_the_code_no_transaction_is_stale_until_the_next_
 ) -> None:
     asked = ("tx", "restate", "flights", "--stale", "--accept")
     assert one_line(airflow.run(*asked, root=zookeeper_root, fails=True)) == (
-        "Say why, it is kept in the ledger: airflow tx restate flights --stale --accept --why TEXT"
+        "Give the reason, which the ledger keeps: airflow tx restate flights --stale --accept --why TEXT"
     )
     (planned,) = airflow.json(*asked, "--dry-run", root=zookeeper_root)
-    assert planned["done"] == "task count: 2 transactions of other code, 1 to 2"
+    assert planned["done"] == "task count: 2 transactions made by other code, 1 to 2"
     assert made.ledger.repairs() == ()
     (done,) = airflow.json(*asked, "--why", "only faster", "--yes", root=zookeeper_root)
     assert done["done"] == f"accepted: {planned['done']}"
@@ -186,9 +186,9 @@ def test_after_a_person_accepts_the_code_no_transaction_is_stale_until_the_next_
         ),
         (("stale", "nowhere"), "No topology 'nowhere'"),
         (("restate", "flights", "--stale", "--code", "cuont", "--yes"), "--code = 'cuont' cannot be used."),
-        (("restate", "flights", "1", "--stale"), "--stale finds the transactions itself: it takes no txid"),
+        (("restate", "flights", "1", "--stale"), "--stale finds the transactions itself. Leave out txids"),
         (("restate", "flights", "--follow", "--stale"), "--follow finds the transactions itself"),
-        (("restate", "flights", "1", "--accept", "--why", "x"), "--code and --accept are for --stale."),
+        (("restate", "flights", "1", "--accept", "--why", "x"), "--code and --accept can be used only with --stale."),
     ],
 )
 def test_a_refused_restate_stale_fails_with_one_line_and_records_no_request(
@@ -220,7 +220,9 @@ def test_restate_stale_requires_a_confirmation_if_it_would_restate_more_than_the
         told = airflow.run("tx", "restate", "flights", "--stale", root=zookeeper_root, fails=True)
     finally:
         airflow.python(lowered, "1000")
-    assert one_line(told) == ("Restate 2 transactions of topology flights? Nothing was changed: confirm it with --yes.")
+    assert one_line(told) == (
+        "Restate 2 transactions of topology flights? Nothing was changed. To confirm without a terminal, add --yes."
+    )
     assert made.ledger.wishes() == ()
 
 
@@ -242,7 +244,7 @@ def test_the_page_lists_restates_and_accepts_stale_transactions_as_the_command_d
     accept = {**place, "name": "accept-code", "txids": ()}
     version = ask(what="preview", action=accept)["version"]
     (done,) = ask(what="execute", action=accept, version=version, who="ada", why="only faster")
-    assert done["what"] == "accepted: task count: 2 transactions of other code, 1 to 2"
+    assert done["what"] == "accepted: task count: 2 transactions made by other code, 1 to 2"
     assert ask(stale=("the_dag", "zookeeper_default", zookeeper_root, "flights"))["groups"] == []
     outdated = ask(what="execute", action=restate, version=shown["version"], who="ada", why="")
     assert outdated.startswith("The list of stale transactions of topology 'flights' has changed since.")
@@ -268,7 +270,7 @@ def test_the_stale_command_lists_a_missing_data_interval_between_other_intervals
         for day in (3, 4)
     ]
     told = airflow.run("tx", "stale", "daily", root=zookeeper_root)
-    assert "To count the intervals: airflow tx backfill daily --from DATE --to DATE" in told
+    assert "To create runs for the missing intervals: airflow tx backfill daily --from DATE --to DATE" in told
     assert "Not compared: 3 transactions, since their receipts do not say which tasks processed them." in told
     planned = airflow.run("tx", "restate", "daily", "--stale", "--dry-run", root=zookeeper_root)
     assert "None of 3 transactions" in planned

@@ -120,7 +120,7 @@ def test_state_get_without_a_key_prints_the_first_keys_and_the_last_transaction(
     assert "dog" in airflow.run(*command, root=root)
     assert "State tx_state.words: transaction 7" in airflow.told(*command, root=root)
     empty = ("tx", "state", "get", "flights", "tx_state.empty", "--dag-id", "dag")
-    assert "State tx_state.empty: no transaction noted" in airflow.told(*empty, root=root)
+    assert "State tx_state.empty: no transaction yet" in airflow.told(*empty, root=root)
 
 
 def test_state_get_reports_that_it_read_the_values_during_a_transaction(airflow: Commands, root: str) -> None:
@@ -187,10 +187,13 @@ def test_a_refused_state_get_fails_with_one_line(airflow: Commands, root: str, m
         (("nosuch", "s"), "No topology 'nosuch' in the ledger"),
         (
             ("flights", "nosuch"),
-            "STATE = 'nosuch' cannot be used. Topology 'flights' has tx_state.days, tx_state.empty",
+            "STATE = 'nosuch' cannot be used. States of topology 'flights': tx_state.days, tx_state.empty",
         ),
-        (("flights", "tx_state.days", "1,soon"), "KEY = '1,soon' cannot be used. day is a date."),
-        (("other", "tx_state.total", "--dag-id", "dag"), "--dag-id = 'dag' cannot be used. Its topology is 'flights'"),
+        (("flights", "tx_state.days", "1,soon"), "KEY = '1,soon' cannot be used. Column day has the type date."),
+        (
+            ("other", "tx_state.total", "--dag-id", "dag"),
+            "--dag-id = 'dag' cannot be used. The topology of this DAG is 'flights'",
+        ),
     ):
         told = airflow.run("tx", "state", "get", *arguments, root=root, fails=True).strip().splitlines()
         assert len(told) == 1, told
@@ -211,8 +214,8 @@ def test_a_key_on_the_command_line_is_parsed_according_to_the_types_of_its_colum
     assert parse_key("/w==", ["k"], {"k": "bytes"}) == (b"\xff",)
     assert parse_key("a,b", ["a", "b"], None) == ("a", "b")
     for text, names, message in (
-        ("x,2026-01-02", list(types), "KEY = 'x,2026-01-02' cannot be used. number is a bigint."),
-        ("[1.5, null]", list(types), "number is a bigint."),
+        ("x,2026-01-02", list(types), "KEY = 'x,2026-01-02' cannot be used. Column number has the type bigint."),
+        ("[1.5, null]", list(types), "Column number has the type bigint."),
         ("1", list(types), "Give a value for each key column: number,day"),
         ("1", [], "The state has one row and no key columns"),
     ):

@@ -101,8 +101,8 @@ NOT_OPEN = (
     "No transaction 7 of topology 'flights' in the ledger at {transactions}. To see the transactions that there "
     "are: airflow tx list flights"
 )
-ALONE = "its run is running; with force it is replayed all the same"
-LEFT = "its run was left alone: it is running (--force starts it again all the same)"
+ALONE = "its run is running; with force it is replayed anyway"
+LEFT = "its run was left alone: it is running (--force starts it again anyway)"
 KEEPS = (
     "Transaction 1 of flights keeps its rows: it may be in state tx_state.gone already, which cannot undo it. Nothing "
     "was changed. Give the source its earlier rows back, and replay it without --changed-rows until it is "
@@ -110,25 +110,25 @@ KEEPS = (
 )
 BACK = "To get its rows back: airflow tx readmit flights {} --why TEXT"
 LATER = "to be skipped at its turn; it waits for transaction 1.1 (run r1, PROCESSING)"
-STALE = "transaction 1 ended elsewhere than its batch starts, so it is replayed first, and then skipped"
+STALE = "its batch does not start where transaction 1 ended, so it is replayed first, and then skipped"
 COMMITTED = "Transaction 1 is committed. Nothing was changed."
 NOT_SKIPPED = (
     "Transaction 1 of flights cannot be re-admitted: it is {}. Nothing was changed; airflow tx list flights shows the "
     "skipped ones."
 )
 NOT_FAILED = (
-    "Check 'sums' of transaction 1 of flights not accepted: it has not failed in the newest attempt, "
+    "Check 'sums' of transaction 1 of flights is not accepted: it has not failed in the newest attempt, "
     "whose failed checks are: 'no gaps', 'positive'. Nothing was changed."
 )
 AS_RECEIPTS_SAY = (
-    "Change of state 'tx_state.two' of topology 'flights' not accepted: its values are what its receipts say. Nothing "
+    "Change of state 'tx_state.two' of topology 'flights' not accepted: its values match its receipts. Nothing "
     "was changed."
 )
 NO_OTHER_CODE = "None of 1 transaction of topology flights is stale. Nothing was changed. No acceptance is needed"
 NEXT = "; generation {}; transaction 2 commits next"
 REPAIRED = ". Generation {}; transaction 2 commits next."
 RENAMED = "state tx_state.old, at transaction 1, is called tx_state.one now"
-ALONG = "state tx_state.one: its fence comes along, at transaction 1"
+ALONG = "state tx_state.one: it takes over the fence, which is at transaction 1"
 LEFT_OUT = "state tx_state.gone was at transaction 1; the topology continues without it"
 LOST = "state tx_state.one was at transaction 1; what it holds now is accepted: its transactions up to 0"
 NO_BOOK = (
@@ -137,7 +137,8 @@ NO_BOOK = (
     "airflow tx repair flights --ends --why TEXT"
 )
 NO_STATE = (
-    "Repair --state-lost of topology 'flights' refused: the DAG has tx_state.one, tx_state.two, and no state 'nosuch'. "
+    "Repair --state-lost of topology 'flights' refused: the DAG has no state 'nosuch'; its states: tx_state.one, "
+    "tx_state.two. "
     "Nothing was changed. To continue without it: airflow tx state forget flights nosuch"
 )
 IN_THE_DAG = (
@@ -145,7 +146,9 @@ IN_THE_DAG = (
     "If the values are lost: airflow tx repair flights --state-lost tx_state.one"
 )
 NOT_RENAMED = "State 'tx_state.one' of topology 'flights' is not renamed: the DAG updates tx_state.one, tx_state.two. *"
-WAITS = "it has failed, and a coordinator replays it after the repair. Without one: airflow tx replay flights 2"
+WAITS = (
+    "it has failed, and a coordinator replays it after the repair. Without a coordinator: airflow tx replay flights 2"
+)
 RUN_WORKS = (
     "Repair --ledger-lost of topology 'flights' refused: runs of DAG 'the_dag' work on its transactions: r2 (running). "
     "Nothing was changed. Pause the DAG, end them, and repeat."
@@ -240,7 +243,7 @@ CASES = (
     Case(
         "skip of a skipped one", one_skipped, "skip flights 1", {"name": "skip", "txids": (1,)},
         refused={1: "Transaction 1 is skipped. To get it back: airflow tx readmit flights 1 --why TEXT"},
-        did={1: f"nothing: it is skipped already. {BACK.format(1)}"},
+        did={1: f"it is already skipped. {BACK.format(1)}"},
     ),
     Case(
         "skip of a committed one", one_committed, "skip flights 1", {"name": "skip", "txids": (1,)},
@@ -248,9 +251,12 @@ CASES = (
     ),
     Case(
         "readmit", one_skipped, "readmit flights 1", {"name": "readmit", "txids": (1,)},
-        would={1: "its run is cleared, and processes the current rows of the same place as a new transaction"},
+        would={
+            1: "its run is cleared, and processes the current rows at the same place in the source as a new "
+            "transaction"
+        },
         did={
-            1: "re-admitted: its run was cleared, and takes the current rows of the same place, as a new "
+            1: "re-admitted: its run was cleared, and takes the current rows at the same place in the source, as a new "
             "transaction"
         },
     ),
@@ -274,7 +280,7 @@ CASES = (
         "accept-check", one_with_failed_checks, "accept-check flights 1 positive",
         {"name": "accept-check", "txids": (1,), "names": ("positive",)},
         would={1: "positive: failed: positive: 3 of 9 rows"},
-        did={1: "accepted: *; not committed: no gaps failed, too. Accept it as well, or correct the code"},
+        did={1: "accepted: *; not committed: these checks also failed: no gaps. Accept them, or correct the code"},
     ),
     Case(
         "accept-check of all that failed", one_with_failed_checks, "accept-check flights 1 'no gaps' positive",
@@ -305,8 +311,8 @@ CASES = (
     ),
     Case(
         "accept-code", one_of_other_code, "restate flights --stale --accept", {"name": "accept-code"},
-        would={None: "task count: 1 transaction of other code, 1 to 1"},
-        did={None: "accepted: task count: 1 transaction of other code, 1 to 1"},
+        would={None: "task count: 1 transaction made by other code, 1 to 1"},
+        did={None: "accepted: task count: 1 transaction made by other code, 1 to 1"},
     ),
     Case(
         "accept-code of what has the same code", one_committed, "restate flights --stale --accept",

@@ -175,7 +175,10 @@ def test_rows_deleted_by_retention_stop_the_source_until_a_person_accepts_the_lo
     ledger.accept([loss])
     assert ledger.source.losses(ledger.places) == []
     assert ledger.take() == {"0": (7, 10)}
-    with pytest.raises(SourceError, match="rows of transaction 1 are gone: .*offsets 0 to 3, but the partition has only 7 to 9.*tx skip"):
+    with pytest.raises(
+        SourceError,
+        match="rows of transaction 1 are gone: .*offsets 0 to 3, but the partition has only 7 to 9.*tx skip",
+    ):
         before.values(first)
 
 
@@ -362,7 +365,9 @@ def test_a_wrong_password_fails_at_once_and_is_never_printed(
 ) -> None:
     connect(monkeypatch, **{**kafka.client_config(), "sasl.password": "open-sesame"})
     source = KafkaSource(topic=topic, kind="opaque", timeout=SOON)
-    with pytest.raises(SourceError, match="refused the request: .*Authentication failed.*of connection kafka_default") as refused:
+    with pytest.raises(
+        SourceError, match="refused the request: .*Authentication failed.*of connection kafka_default"
+    ) as refused:
         source.decide(TransactionAttempt(1, 1), None)
     assert "open-sesame" not in str(refused.value) + "".join(capfd.readouterr()) + repr(source.__dict__)
 

@@ -189,7 +189,7 @@ def test_a_trial_shows_the_rows_that_a_guard_would_receive() -> None:
             CommitOperator(task_id="commit", updates=[partition_persist(count_words(), state=guard)])
     result = trial(dag)
     assert result.states[guard.name].rows == COUNTED  # type: ignore[union-attr]
-    assert f"State {guard.name}: it would be given 2 rows." in result.text()
+    assert f"State {guard.name}: it would receive 2 rows." in result.text()
 
 
 def test_a_trial_shows_the_rows_that_would_be_appended_to_a_table() -> None:
@@ -334,7 +334,7 @@ def test_a_trial_leaves_no_file_in_the_staging_area(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"ackers": 1}, "its messages leave the DAG"), ({"source": "queue"}, "takes its rows out of the queue")],
+    [({"ackers": 1}, "its messages leave the DAG"), ({"source": "queue"}, "removes its rows from the queue")],
     ids=["ackers", "queue"],
 )
 def test_a_trial_of_an_unsupported_dag_is_refused_in_one_line(options: dict[str, Any], problem: str) -> None:

@@ -256,7 +256,7 @@ def test_a_dataset_that_cannot_be_computed_fails_no_task_and_is_logged_in_one_li
     assert operator._reads == []
     assert operator._writes == [(SQLITE, f"{shop}.main.n")]
     first, second = caplog.messages
-    assert "OpenLineage does not learn the place of Away(" in first
+    assert "OpenLineage gets no dataset for Away(" in first
     assert first.endswith("RuntimeError")
     assert SECRET not in first
     assert "no route" in second

@@ -148,7 +148,9 @@ class Mover:
             check_raw_not_rolling(paths, node)
             before = mark_of(node)
             if before is not None and before["moving"] != command:
-                raise self._refused(f"it is {before['format']}", "Let that command finish first.")
+                raise self._refused(
+                    f"the topology is {before['format']}", "Let that command finish first."
+                )
             record = before["record"] if before is not None else json.loads(node)
             if before is None:
                 decode(TopologyRecord, old.record, node)  # A damaged record raises an error.
@@ -169,7 +171,7 @@ class Mover:
     def _check_allocated(self, read: Reader, allocated: int | None) -> None:
         found = None if allocated is None else read.find(Counter, self._paths.allocated)
         if found is not None and found.txid != allocated:
-            problem = f"transaction {found.txid} has begun since the runs of open transactions were looked at"
+            problem = f"transaction {found.txid} has begun since the command checked the runs of open transactions"
             raise self._refused(problem, "Pause the DAG, end its runs, and repeat.")
 
     def check_name(self, new: Paths) -> None:
@@ -196,7 +198,7 @@ class Mover:
         if record.states or (current is not None and current.txid > 1):
             raise self._refused(
                 f"topology {new.topology} of DAG {record.dag_id!r} has committed transactions of its own",
-                "Choose another name, or, if that one is over: "
+                f"Choose another name. If topology {new.topology} is no longer used, delete it: "
                 + Command.of("delete", new.topology, "--why", "TEXT"),
             )
         return True
@@ -251,7 +253,7 @@ class Mover:
         if node is None:
             return
         mark = mark_of(node.data)
-        assert mark is not None, "it is closed"
+        assert mark is not None, "the topology is closed before its records are deleted"
         self._guarded(mark["by"], self._emptied())
         try:
             self._store.multi([], [Delete(record), Delete(self._paths.base)])

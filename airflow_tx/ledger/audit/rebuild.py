@@ -220,16 +220,16 @@ def _check_ledger(
     if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
         raise rebuild_refused(
             paths,
-            f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
-            "committed transactions of its own",
-            "One state serves one topology: use other tables. To start from the beginning: --reset.",
+            f"the states belong to ledger {plan.incarnation}, but this is ledger {found.incarnation}, "
+            "which has committed transactions of its own",
+            "One state serves one topology, so use other tables. To start from the beginning, use --reset.",
         )
     if current is not None and current.txid > plan.current:
         behind = ", ".join(sorted(plan.last)) or "its states"
         raise rebuild_refused(
             paths,
             f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
-            "The states went back: restore them, or for each: "
+            "The states went back. Restore them, or accept the loss of each state: "
             + Command.of("repair", paths.topology, "--state-lost", "STATE"),
         )
 
@@ -479,7 +479,7 @@ def _left(
             paths,
             what,
             f"the ledger has no committed transaction of state {state!r}",
-            f"It knows: {known}.",
+            f"Known states: {known}.",
         )
     others = _without(topology.accepted, state)
     # A new generation ends a permanent refusal, so no transaction is blocked any more.
@@ -532,11 +532,11 @@ def rename_state(
     known = {*topology.states, *begun}
     if old not in known or new in known:
         problem = (
-            f"the ledger knows {new!r} already"
+            f"the ledger already has state {new!r}"
             if new in known
-            else f"the ledger does not know {old!r}"
+            else f"the ledger has no state {old!r}"
         )
-        remedy = f"It knows: {', '.join(sorted(known)) or 'none'}."
+        remedy = f"Known states: {', '.join(sorted(known)) or 'none'}."
         raise RenameRefused(topology=paths.topology, old=old, problem=problem, remedy=remedy)
 
     def renamed(name: str) -> str:
@@ -741,7 +741,7 @@ class ResetIncomplete(TxError):
 
     template = (
         "Reset of topology {topology!r} is not complete: {reason}.",
-        "Its ledger is closed, its states are emptied in part. Correct that, then repeat: ",
+        "Its ledger is closed, and its states are only partly emptied. Remove the cause, then repeat: ",
         Command.of("repair", "{topology}", "--reset", "--why", "TEXT"),
     )
 
@@ -831,9 +831,9 @@ class Repairs:
                     topology=own.topology,
                     problem=f"its states belong to topology {name!r}",
                     remedy=(
-                        "If its DAG was renamed: "
+                        "If the DAG of that topology was renamed: "
                         + Command.of("rename", name, own.topology, "--why", "TEXT")
-                        + ". Else use another table: one state serves one topology."
+                        + ". Otherwise use another table: one state serves one topology."
                     ),
                 )
 

@@ -52,7 +52,7 @@ class ChainStages:
         """Describe the upstream transactions that this one took, and which restatements count. None without any."""
         if self.taken is None:
             return None
-        ends = (f"{end} counts for {txid}" for txid, end in self.taken.ends.items())
+        ends = (f"{end} counts instead of {txid}" for txid, end in self.taken.ends.items())
         return "; ".join([f"{self.upstream} {self.taken}", *ends])
 
     @property

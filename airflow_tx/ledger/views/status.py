@@ -400,7 +400,7 @@ def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionR
     return replace(record, error=Remedy.behind(record.error, _REPAIRED), remedy=None)
 
 
-_REPAIRED = Remedy(("A repair was made since.",))
+_REPAIRED = Remedy(("The topology has been repaired since then.",))
 
 
 def with_run_end(
@@ -530,7 +530,7 @@ def _waiting_for(
         what = "a person: it is replayed no more"
         return _Waiting(f"{what} ({reason})", to_do, reason, what, alone)
     if txid in ledger.stale:
-        since = f"a replay, since transaction {txid - 1} ended elsewhere than its batch starts"
+        since = f"a replay, since its batch does not start where transaction {txid - 1} ended"
         return _Waiting(since, replay, unadvised=replay)
     if record.run_id in ledger.topology.yielded and record.skip is None:
         before = f"the run of transaction {record.yielded}, to which it gave its run slot"
@@ -545,7 +545,7 @@ def _waiting_for(
         return _Waiting("a replay", replay + ", or clear its failed task")
     note = record.replay
     if note is not None and record.request == "" and note.attempt == record.attempt:
-        what = "its run, which is not there yet"
+        what = "its run, which does not exist yet"
         return _Waiting(f"{what}: {note.reason}", quoted=note.reason, unquoted=what)
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
@@ -605,7 +605,7 @@ def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[
 def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
     if skipped is None or skipped.readmit is None or is_back(skipped):
         return None
-    return f"begin of run {skipped.run_id}, which takes its rows again"
+    return f"begin of run {skipped.run_id}, which takes the skipped rows again"
 
 
 def _blocked(txid: int, ledger: LedgerReading) -> str | None:

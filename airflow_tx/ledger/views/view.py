@@ -535,7 +535,9 @@ def _by_transactions(view: TopologyView) -> TopologyState:
     if blocked is not None:
         return _blocked(view, blocked)
     if not opened:
-        nothing = "No transaction is open." if view.allocated else "There was no transaction yet."
+        nothing = (
+            "No transaction is open." if view.allocated else "There has been no transaction yet."
+        )
         return TopologyState(code=HealthCode.FINE, sentence=nothing)
     first = opened[0]
     if first.failed or first.stale:
@@ -548,10 +550,10 @@ def _rolling(view: TopologyView, noted: RollingNote) -> TopologyState:
     sentence = f"State {' '.join(states)} is being written again from the journal."
     return TopologyState(
         code=HealthCode.WAITS,
-        sentence=f"{sentence} Nothing commits until that is done.",
+        sentence=f"{sentence} No transaction commits until that is done.",
         since=moment(noted.when),
         remedy=Remedy.of(
-            "If that command has died, repeat it: ",
+            "If the roll forward has died, repeat it: ",
             Command.of("repair", view.name, "--roll-forward", *states),
             ". Then: ",
             Command.of("replay", view.name, "--failed"),
@@ -576,11 +578,11 @@ def _of_transaction(txid: int, rest: str, **fields: Any) -> TopologyState:
 
 
 def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
-    why = "its predecessor ended elsewhere than its batch starts" if first.stale else first.cause
+    why = "its batch does not start where its predecessor ended" if first.stale else first.cause
     what = "must be replayed" if first.stale else "has failed"
     rest = _ended(f" {what}{f': {why}' if why else ''}")
     if first.skip is not None:
-        rest += " It is to be skipped."
+        rest += " It will be skipped."
     return _of_transaction(
         first.txid,
         rest,

@@ -151,7 +151,7 @@ class RunForbidden(Refused):
 
     template = (
         "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}.",
-        "Ask a person who may to do this, or ask for the right to create them",
+        "Ask a person who may create runs to do this, or ask for that right",
     )
 
 

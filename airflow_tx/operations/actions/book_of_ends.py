@@ -26,6 +26,6 @@ class BookExtension(LedgerRepair):
         tables = {name for name, state in states.items() if state.takes_back_by_txid}
         held = evidence_of(states, values=False)
         lines = lines_lacking(evidence, held, spec.request, tables)
-        sentence = f"Make older lines in the book of ends of topology {self.target.topology}."
+        sentence = f"Add older lines to the book of ends of topology {self.target.topology}."
         planned = lines.preview(self.ledger, NOBODY)
         return self.planned(planned, sentence, partial(lines.put, self.ledger), ())

@@ -24,7 +24,7 @@ class CheckRefused(Refused):
     """Signals that the check to accept has not failed."""
 
     template = (
-        "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in the newest attempt, "
+        "Check {name!r} of transaction {txid} of {topology} is not accepted: it has not failed in the newest attempt, "
         "whose failed checks are: {failed}.",
         "Nothing was changed.",
     )
@@ -77,7 +77,7 @@ class CheckAcceptance(TransactionAction):
             accepted = f"accepted: {name}: {record.checks[name].found}"
             yield EffectLine(self.txid, record.run_id, accepted)
         if left := sorted(record.checks.keys() - {*self.names, *record.accepted_checks}):
-            why = f"not committed: {', '.join(left)} failed, too. Accept it as well, or correct the code"
+            why = f"not committed: these checks also failed: {', '.join(left)}. Accept them, or correct the code"
             yield EffectLine(self.txid, record.run_id, why)
         elif compat.clear_run(
             self.target.record.dag_id, record.run_id, past_limit=True, only_failed=True

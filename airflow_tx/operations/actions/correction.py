@@ -71,7 +71,9 @@ class CorrectionRestatement(TransactionRestatement):
         with closing(self._spec.named_source) as source:
             if not source.upstream:
                 again = Command.of("restate", self.target.topology, "TXID", "--why", "TEXT")
-                remedy = Remedy.of("It reads no other topology. Name the transactions: ", again)
+                remedy = Remedy.of(
+                    "The source reads no other topology, so name the transactions: ", again
+                )
                 raise ConfigError(option="--follow", value=type(source).__name__, remedy=remedy)
             found = source.corrections(self.ledger, datetime.now(timezone.utc))
             return _Compared(source.upstream, found)

@@ -103,9 +103,10 @@ class DagNotRead(TxError):
     """Signals that a DAG file was not read in time. Its code probably waits for a server that does not answer."""
 
     template = (
-        "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says.",
-        "Do not let its code contact a server while the file is imported. It is read again once it has changed, "
-        "or after {again:g} s.",
+        "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, "
+        "the limit of [core] dagbag_import_timeout.",
+        "Its code must not contact a server while the file is imported. "
+        "The file is read again once it has changed, or after {again:g} s.",
     )
 
 
@@ -115,7 +116,10 @@ class DagSlow(TxError):
     :param read: the DAG whose file is being read.
     """
 
-    template = ("Another DAG file has been read for more than {seconds:g} s.", "Nothing was done")
+    template = (
+        "The process has been reading another DAG file for more than {seconds:g} s.",
+        "Nothing was done",
+    )
 
 
 class DagLeft(TxError):
@@ -202,7 +206,7 @@ def hanging_file(dag_id: str, text: str = "") -> dict[str, Any]:
         next read).
     """
     path, file = _known_path(dag_id)
-    still = f"The file of DAG {dag_id}{file} takes long to read: it is being read now. Try again in a minute."
+    still = f"The file of DAG {dag_id}{file} takes long to read, and is still being read. Try again in a minute."
     try:
         changed = None if path is None else path.stat().st_mtime_ns
     except OSError:
@@ -378,7 +382,7 @@ class DagServer:
             self._watches[question].latest(_ledger(question.conn_id, question.paths).position)
         except TxError as error:
             return {"why": str(error)}
-        return {"why": "its source was not asked"}
+        return {"why": "its source was not queried"}
 
     def _source(self, question: _SourceQuestion) -> Source:
         """Find the source of a topology.

@@ -58,7 +58,7 @@ def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
     """Describe the ledger that a DAG names for its topology. Return None if it is the ledger at `paths`."""
     if (spec.paths, spec.conn_id) == (paths, conn_id):
         return None
-    return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
+    return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of connection {spec.conn_id!r}"
 
 
 def checked_dag(dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag-id") -> ParsedDag:
@@ -69,8 +69,10 @@ def checked_dag(dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag
     """
     spec, states = transactional_dag(dag_id, option=option)
     if problem := elsewhere(spec, paths, conn_id):
-        remedy = f"{problem}. Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id "
-        remedy += f"{spec.conn_id} and --root {spec.paths.root}"
+        remedy = f"{problem}. Nothing was changed. Repeat the command "
+        remedy += (
+            f"with topology {spec.topology}, --conn-id {spec.conn_id} and --root {spec.paths.root}"
+        )
         raise ConfigError(option="TOPOLOGY", value=paths.topology, remedy=remedy)
     return spec, states
 

@@ -58,7 +58,7 @@ class LossAcceptance(PersonalAction):
         fence = states[0].fence()
         raise StateBehind(
             remedy=(
-                f"The source of topology {self.target.topology} went back, too. What to do: "
+                f"The source of topology {self.target.topology} also went back. This command says what to do: "
                 + Command.of("repair", self.target.topology, "--roll-forward")
             ),
             state=states[0].name,
@@ -87,7 +87,7 @@ def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
         raise
     except Exception as error:
         problem = f"it cannot tell what it has lost: {type(error).__name__}: {error}"
-        remedy = "Nothing was changed; let it be reached, and repeat."
+        remedy = "Nothing was changed. Make sure that the source can be reached, then repeat."
         raise SourceError(source=repr(source), problem=problem, remedy=remedy) from error
     finally:
         source.close()

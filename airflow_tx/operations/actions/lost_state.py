@@ -31,7 +31,10 @@ class LostState(StateRepair):
     def decide(self) -> ActionPlan:
         seen = None if self.unseen else self._seen()
         planned = self.repairs.state_lost.preview(self.state, NOBODY, seen=seen)
-        sentence = f"Accept what state {self.state} of topology {self.target.topology} holds; what it lost stays lost."
+        sentence = (
+            f"Accept the values of state {self.state} of topology {self.target.topology}. "
+            "Values that it lost stay lost."
+        )
         repair = partial(self.repairs.state_lost, self.state, seen=seen)
         return self.keeping(planned, sentence, lambda audit: repair(audit=audit), seen=seen)
 
@@ -50,8 +53,8 @@ class LostState(StateRepair):
             problem = f"its values cannot be read. {error}"
             raise self.refusal(problem, "Or: " + unseen) from error
         if self.state not in states:
-            known = ", ".join(sorted(states)) or "no state"
-            problem = f"the DAG has {known}, and no state {self.state!r}"
+            known = ", ".join(sorted(states)) or "none"
+            problem = f"the DAG has no state {self.state!r}; its states: {known}"
             forget = Command.of("state forget", topology, self.state)
             raise self.refusal(problem, "To continue without it: " + forget)
         state = states[self.state]
@@ -61,7 +64,10 @@ class LostState(StateRepair):
             return seen_state(self.ledger, state)
         except StateError as error:
             problem = f"state {self.state!r} cannot be read ({reason_of(error)})"
-            raise self.refusal(problem, "Let it be reached, or: " + unseen) from error
+            remedy = (
+                "Make sure that its store can be reached, or accept its values unread: " + unseen
+            )
+            raise self.refusal(problem, remedy) from error
 
 
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:

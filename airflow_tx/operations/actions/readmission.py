@@ -32,9 +32,7 @@ class Readmission(TransactionAction):
         except Refused as refused:
             return self.refused(version, refused, self.txid)
         how = "is created again" if state is None else "is cleared"
-        what = (
-            f"its run {how}, and processes the current rows of the same place as a new transaction"
-        )
+        what = f"its run {how}, and processes the current rows at the same place in the source as a new transaction"
         line = EffectLine(self.txid, skipped.run_id, what)
         effects = [PlannedEffect([line], partial(self._readmit, skipped))]
         who = f"skipped by {self.target.person(skipped.skip.who, skipped.skip.why)}"
@@ -47,5 +45,5 @@ class Readmission(TransactionAction):
     def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
         noting = partial(self.ledger.note_readmission, self.txid, audit)
         how = self.target.runs.start(skipped.run_id, skipped.key, noting=noting)
-        done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
+        done = f"re-admitted: {how}, and takes the current rows at the same place in the source, as a new transaction"
         yield EffectLine(self.txid, skipped.run_id, done)

@@ -21,7 +21,7 @@ class TableAway(TxError):
 
     template = (
         "State {state!r} ({where}) cannot be reached: {reason}.",
-        "Repeat it when the store answers.",
+        "Repeat the command when the store answers.",
     )
 
 
@@ -47,7 +47,7 @@ def rejected_table(spec: TransactionSpec) -> CommittedTable:
     """
     if isinstance(spec.rejected, CommittedTable):
         return spec.rejected
-    remedy = "Its Transaction keeps no rejected rows. Give it a table for them: rejected=DeltaTable(...)."
+    remedy = "The Transaction of its DAG keeps no rejected rows. Name a table for them: rejected=DeltaTable(...)."
     raise ConfigError(option="TOPOLOGY", value=spec.topology, remedy=remedy)
 
 
@@ -72,7 +72,7 @@ def rejected_rows_of(
         if before is None:
             return RejectedRows(RejectedCounts(), [])
         if before.incarnation != incarnation:
-            problem = "another topology writes it, or an earlier ledger of this one has"
+            problem = "another topology writes it, or an earlier ledger of this topology wrote it"
             remedy = "Compare them: " + Command.of("verify", topology)
             raise StateError(state=table.name, problem=problem, remedy=remedy)
         counts = table.rejected_counts(wanted, most=most_counts)
@@ -113,7 +113,8 @@ def _no_rows(view: TransactionView, topology: str) -> Remedy | None:
             "show", topology, view.txid
         )
     is_written = view.status == Phase.COMMITTING.value
-    now = "its rows count once it is COMMITTED" if is_written else "nothing was written yet"
-    return f"It is {view.status}, and {now}. See what its tasks have rejected: " + Command.of(
-        "show", topology, view.txid
+    now = "its rows count once it is COMMITTED" if is_written else "nothing has been written yet"
+    return (
+        f"The transaction is {view.status}, and {now}. See what its tasks have rejected: "
+        + Command.of("show", topology, view.txid)
     )

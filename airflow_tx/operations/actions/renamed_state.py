@@ -50,7 +50,7 @@ class StateRename(StateRepair):
             topology=self.target.topology,
             old=self.state,
             problem=f"the DAG updates {', '.join(sorted(states)) or 'none'}",
-            remedy="Give the state's name in the ledger, and then its new name in the DAG.",
+            remedy="Name the state as in the ledger first, and then by its new name in the DAG.",
         )
 
     def _fence(self, last: int, incarnation: str, state: FencedState) -> str:
@@ -65,16 +65,20 @@ class StateRename(StateRepair):
             and fence.incarnation == incarnation
             and 0 <= fence.token.txid - last <= 1
         ):
-            return f"state {self.new}: its fence comes along, at transaction {fence.token.txid}"
-        found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
+            return f"state {self.new}: it takes over the fence, which is at transaction {fence.token.txid}"
+        found = (
+            "no transaction"
+            if fence is None
+            else f"transaction {fence.token.txid} of ledger {fence.incarnation}"
+        )
         raise RenameRefused(
             topology=self.target.topology,
             old=self.state,
-            problem=f"it has transaction {last} of ledger {incarnation}, the fence of {self.new} says {found}",
+            problem=f"it is at transaction {last} of ledger {incarnation}, but the fence of {self.new} has {found}",
             remedy=(
                 (
-                    f"Move its values to {self.new} first, with their fence; or, if {self.new} is another "
-                    "state: "
+                    f"First move its values and its fence to {self.new}. If {self.new} is another state, "
+                    f"continue without {self.state}: "
                 )
                 + Command.of("state forget", self.target.topology, self.state)
             ),

@@ -24,7 +24,7 @@ from airflow_tx.operations.actions.action import (
 )
 
 NOBODY = Audit("", "")
-_OUTRANKED = "its grant is outranked; its commit begins again under a new one"
+_OUTRANKED = "its grant is outranked; its commit begins again under a new grant"
 
 
 class LedgerRepair(PersonalAction):
@@ -124,7 +124,7 @@ class LedgerRepair(PersonalAction):
         record = self.ledger.open_records().get(current)
         if record is not None and record.error is not None:
             again = (
-                "it has failed, and a coordinator replays it after the repair. Without one: "
+                "it has failed, and a coordinator replays it after the repair. Without a coordinator: "
                 + Command.of("replay", self.target.topology, current)
             )
             yield EffectLine(current, record.run_id, str(again))

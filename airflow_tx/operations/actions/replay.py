@@ -122,9 +122,7 @@ class NamedReplay(RunReplay):
     def _outlook(self, record: TransactionRecord, state: str | None, live: str | None) -> str:
         what = "its skip is withdrawn" if record.skip is not None else ""
         if live is not None:
-            return (
-                f"{what and f'{what}; '}its run is {live}; with force it is replayed all the same"
-            )
+            return f"{what and f'{what}; '}its run is {live}; with force it is replayed anyway"
         decided = "its rows are decided again" if self.changed_rows else ""
         parts = filter(None, (what, decided, _outlook(state)))
         return f"{', '.join(parts)}, and begins as attempt {record.attempt + 1}"
@@ -155,7 +153,7 @@ class NamedReplay(RunReplay):
         else:
             for note in notes:
                 note()
-            done += f"its run was left alone: it is {live} (--force starts it again all the same)"
+            done += f"its run was left alone: it is {live} (--force starts it again anyway)"
         yield EffectLine(txid, record.run_id, done)
 
     def _sentence(self, txids: Sequence[int]) -> str:
@@ -185,7 +183,7 @@ class NamedReplay(RunReplay):
                 remedy=(
                     "Skip a transaction that cannot be processed: "
                     + Command.of("skip", topology, txid, "--why", "TEXT")
-                    + "; after another failure, replay it without a change"
+                    + "; after any other failure, replay it with the same rows"
                 ),
             )
         return undoable(self.ledger, states, txid)
@@ -212,7 +210,10 @@ class FailedReplay(RunReplay):
         effects += [*self._yielded(view.record), PlannedEffect((), self._unblock)]
         sentence = f"No transaction of topology {self.target.topology} has failed."
         if failed:
-            sentence = f"Replay what has failed of topology {self.target.topology}: {', '.join(map(str, failed))}."
+            named = ", ".join(map(str, failed))
+            sentence = (
+                f"Replay the failed transactions of topology {self.target.topology}: {named}."
+            )
         return ActionPlan(self.target.version(failed), sentence, effects, failed)
 
     def _replay(self, txid: int, audit: Audit) -> Iterator[EffectLine]:

@@ -218,7 +218,10 @@ class ActionRequest:
         """
         txids = dated_transactions(target, self.first, self.last)
         if len(txids) > MOST_DATED:
-            problem = f"{self.first} to {self.last} has {len(txids)} transactions; name dates with at most {MOST_DATED}"
+            problem = (
+                f"{self.first} to {self.last} has {len(txids)} transactions, "
+                f"but a request can have at most {MOST_DATED}"
+            )
             raise UnclearRequest(action=self.name.value, topology=self.topology, problem=problem)
         return txids
 
@@ -228,7 +231,7 @@ class ActionRequest:
         if (self.follow or self.stale) and self.name is not ActionName.RESTATE:
             return "follow and stale are only for restate"
         is_repair = self.name is ActionName.REPAIR
-        return "a kind is only for repair" if self.repair and not is_repair else None
+        return "a kind of repair is only for repair" if self.repair and not is_repair else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as JSON. Empty fields that only some actions have are omitted."""
@@ -292,7 +295,9 @@ def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]
     spec, _ = target.dag()
     if spec.source.dated is None:
         restate = Command.of("restate", target.topology, "TXID", "...", "--why", "TEXT")
-        remedy: Remedy | str = Remedy.of("Its runs have no dates: ", restate)
+        remedy: Remedy | str = Remedy.of(
+            "The runs of this source have no dates, so name the transactions: ", restate
+        )
         raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
     intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))
     keys = [key_of_interval((each.start, each.end)) for each in intervals]

@@ -67,10 +67,12 @@ class TopologyReset(LedgerRepair):
         """
         if not state.can_clear:
             problem = f"state {name!r} ({type(state).__name__}) cannot be emptied"
-            raise self.refusal(problem, "Empty it by hand, take it out of the DAG, and repeat.")
+            raise self.refusal(
+                problem, "Empty the state by hand, remove it from the DAG, and repeat."
+            )
         try:
             return state.fence()
         except Exception as error:
             problem = f"state {name!r} cannot be read ({reason_of(error)})"
-            remedy = "Let it be reached, or take it out of the DAG, and repeat."
+            remedy = "Make sure that its store can be reached, or remove the state from the DAG, then repeat."
             raise self.refusal(problem, remedy) from error

@@ -123,7 +123,8 @@ def not_taken_back(
         return None
     named = ", ".join(first)
     return (
-        f"{state.name}: others have contributed to {count:,} of these keys ({named}). There {held}"
+        f"{state.name}: other transactions have contributed to {count:,} of these keys ({named}). "
+        f"For these keys, {held}"
     )
 
 
@@ -161,7 +162,7 @@ def _names(code: CodeType) -> Iterator[str]:
 _STARTED = (
     "its rows are processed again as a new transaction, which replaces it once it is committed"
 )
-_READ = "task {} reads states: values that later transactions have read there are not corrected"
+_READ = "task {} reads states: later transactions that read the old values are not corrected"
 
 
 class SeveralRefused(Refused):
@@ -267,7 +268,7 @@ class TransactionRestatement(PersonalAction):
         txids = {each.wanted.txid for each in chosen}
         for wish in self.target.wishes():
             if wish.txid not in txids:
-                by = f"wanted by {self.target.person(wish.who, wish.why)}"
+                by = f"requested by {self.target.person(wish.who, wish.why)}"
                 yield EffectLine(wish.txid, wish.run_id, by)
 
     def requests(self, txids: Collection[int]) -> list[WishRequest]:
@@ -287,7 +288,10 @@ class TransactionRestatement(PersonalAction):
 
     def _want(self, each: ChosenTransaction, audit: Audit) -> Iterator[EffectLine]:
         if self._is_done(each, audit):
-            what = f"nothing: transaction {each.run.txid} has restated it for this reason. To repeat it, change --why"
+            what = (
+                f"not restated: transaction {each.run.txid} has restated it for this reason. "
+                "To repeat it, change --why"
+            )
             yield EffectLine(each.run.named, each.run.run_id, what)
             return
         self.chosen.append(each.run)
@@ -323,9 +327,12 @@ class TransactionRestatement(PersonalAction):
     def _why_not_now(self, wish: Wish) -> str:
         state = self._states([wish])[wish.run_id]
         if state in LIVE_RUN_STATES:
-            return f"its run is {state}, and takes its rows again"
+            return f"its run is {state}, and processes its rows again"
         again = Command.of("restate", self.target.topology, "--why", "TEXT")
-        later = f"its run is started when there is room: by the coordinator, or by {again}"
+        later = (
+            "the coordinator starts its run once fewer restatements are in progress; "
+            f"without a coordinator: {again}"
+        )
         coordinator = self.target.coordinator
         held_up = compat.why_none_starts(coordinator) if coordinator else None
         return later if held_up is None else f"{later} ({held_up})"
@@ -449,7 +456,7 @@ class TransactionRestatement(PersonalAction):
         if run.begun is not None:
             what = f"transaction {run.begun} restates it already"
         elif each.wish is not None:
-            what = f"wanted by {self.target.person(each.wish.who, each.wish.why)}"
+            what = f"requested by {self.target.person(each.wish.who, each.wish.why)}"
         else:
             assert each.entry is not None
             rows = "with its current rows" if self.changed_rows else "with its rows"
@@ -483,7 +490,7 @@ class TransactionRestatement(PersonalAction):
                 written = {} if receipt is None else receipt.written
                 count = written.get(name, NOTHING_WRITTEN).keys
                 if rows is not None and rows.get(txid, 0) < count:
-                    there = f"{rows.get(txid, 0)} of its {count} rows are there"
+                    there = f"{rows.get(txid, 0)} of its {count} rows are in the table"
                     back = f"{name}: {there}. Deleted rows come back if the source still has them"
                     yield EffectLine(txid, each.run.run_id, back)
 

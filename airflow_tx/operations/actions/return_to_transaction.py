@@ -13,8 +13,8 @@ from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
 from airflow_tx.state import FencedState
 
 NOT_TAKEN_BACK = (
-    "Not taken back: acks that the source has, what watchers and messages have handed on, DAGs that follow, other "
-    "databases."
+    "Not taken back: acks that the source has received, asset events, messages, runs of downstream DAGs, "
+    "and changes in other databases."
 )
 
 

@@ -91,7 +91,7 @@ class StatePlan:
 
     def effects(self) -> Iterator[EffectLine]:
         if self.change:
-            told = f"state {self.name}: its values have the change by hand of repair {self.change}"
+            told = f"state {self.name}: its values include the change by hand that repair {self.change} accepted"
             yield EffectLine(None, None, told)
         if self.missing:
             yield from self._missing()
@@ -103,7 +103,7 @@ class StatePlan:
         txids = [each.receipt.txid for each in self.missing]
         span = str(txids[0]) if len(txids) == 1 else f"{txids[0]} to {txids[-1]}"
         numbers = f"{len(txids) - skips} committed" + (f", {skips} skipped" if skips else "")
-        apart = ", its values are older" if self.look.apart else ""
+        apart = " (the values are older than the fence)" if self.look.apart else ""
         found = f"fence {self.look.found or 'none'}{apart}, ledger {self.history.last}"
         yield EffectLine(None, None, f"state {self.name}: {found}; missing: {span} ({numbers})")
         counting = frozenset(self.counting)
@@ -119,11 +119,11 @@ def _said(missing: MissingTransaction, noun: str, *, counts: bool) -> str:
     if missing.is_skip:
         return "skipped: it writes nothing"
     if missing.lacking:
-        again = "its run is processed again, as a later transaction, whose txid its rows get"
+        again = "its run is processed again as a later transaction, and its rows get that txid"
         told = again if counts else "a later transaction has replaced it"
-        return f"{missing.lacking}. It gets no rows; {told}"
+        return f"{missing.lacking}. None of its rows are written; {told}"
     sums = "".join(f", {name} {by:+,}" for name, by in sorted(missing.written.sums.items()))
-    return f"{counted(missing.written.keys, noun)}{sums}: as its receipt says"
+    return f"{counted(missing.written.keys, noun)}{sums}, as its receipt says"
 
 
 class RollForwardRepair:
@@ -177,7 +177,7 @@ class RollForwardRepair:
         """The reasons why some states are not rolled forward, one line for each state."""
         self._check("the DAG has no state {!r}", set(chosen) - states.keys(), states)
         if until is not None and until < 1:
-            self._check("--until {} is no transaction", [until], ["1 and later"])
+            self._check("--until {} is not a transaction", [until], ["1 and later"])
 
     def plans(self, evidence: LedgerEvidence) -> list[StatePlan]:
         """Find the missing transactions of each state, and prove that the journal has them.
@@ -185,7 +185,7 @@ class RollForwardRepair:
         This method changes nothing.
         """
         changes = {each.number for each in evidence.life if each.what == ACCEPT_CHANGE}
-        self._check("repair {} is no accepted change", self._named - changes, changes)
+        self._check("repair {} is not an accepted change", self._named - changes, changes)
         found = list[StatePlan]()
         self.refused = []
         asked = False
@@ -253,7 +253,7 @@ class RollForwardRepair:
                 topology=topology,
                 problem=f"the source went back, too: {why}. Its next rows would be counted twice, or not at all",
                 remedy=(
-                    f"Take the transactions after {plan.look.found} back: "
+                    f"Take back the transactions after {plan.look.found}: "
                     + Command.of("repair", topology, "--back", plan.look.found)
                 ),
             )
@@ -282,13 +282,13 @@ class RollForwardRepair:
         effects = [line for plan in plans for line in plan.effects()]
         topology = self._ledger.paths.topology
         if not plans and evidence.topology.rolling is not None:
-            told = "no state can be written" if self.refused else "no state lacks anything"
+            told = "no state can be written" if self.refused else "no state lacks a transaction"
             effects = [EffectLine(None, None, f"{told}: transactions continue")]
         nothing = (
             f"No state of topology {topology} can be written again."
             if self.refused
             else f"No state of topology {topology} lacks a transaction. If a state is still refused, its values are "
-            "older than its fence: restore both together."
+            "older than its fence: restore both from one backup."
         )
         sentence = (
             f"Write the missing transactions of topology {topology} again into "
@@ -380,7 +380,7 @@ class StateRollForward(PersonalAction):
     """
 
     needs_reason = asks_dag = True
-    subject = "What its states lack"
+    subject = "The list of missing transactions"
 
     def __init__(
         self,
@@ -431,7 +431,7 @@ class StateRollForward(PersonalAction):
             yield repaired_line(done)
         if done is not None and self.restate and self.ledger.wishes():
             again = (
-                "The coordinator starts the runs that are processed again. Without one: "
+                "The coordinator starts the runs that are processed again. Without a coordinator: "
                 + Command.of("restate", self.target.topology, "--why", "TEXT")
             )
             yield EffectLine(None, None, str(again))

@@ -113,7 +113,7 @@ class TransactionSkip(TransactionAction):
             yield EffectLine(
                 self.txid,
                 None,
-                f"nothing: it is skipped already. {self._afterwards(self.txid)}",
+                f"it is already skipped. {self._afterwards(self.txid)}",
             )
             return
         self.ledger.unblock()
@@ -133,7 +133,7 @@ class TransactionSkip(TransactionAction):
                 yield EffectLine(
                     following,
                     None,
-                    f"it was to be skipped next, and is not: {_reason(error)}",
+                    f"it should have been skipped next, but was not: {_reason(error)}",
                 )
                 break
             yield outcome
@@ -166,13 +166,12 @@ class TransactionSkip(TransactionAction):
         if self.ledger.turn().current == self.txid:
             what = "skipped at once, and its rows are counted nowhere until they are re-admitted"
             details = transaction_details(self.ledger.store, self.ledger.paths, self.txid)
-            # The preceding transaction ended at another position than the start of this batch.
-            if details.transaction.stale:
+            if details.transaction.stale:  # its batch does not start where its predecessor ended
                 what = self._after_replay(self.txid)
         yield EffectLine(self.txid, record.run_id, what)
 
     def _after_replay(self, txid: int) -> str:
-        why = f"transaction {txid - 1} ended elsewhere than its batch starts"
+        why = f"its batch does not start where transaction {txid - 1} ended"
         held_up = compat.why_none_starts(self.target.record.dag_id)
         then = "" if held_up is None else f" ({held_up})"
         return f"{why}, so it is replayed first, and then skipped{then}"
@@ -185,7 +184,7 @@ class TransactionSkip(TransactionAction):
         """Describe what to do about a run that stays failed in Airflow after its transaction was skipped."""
         if run_id is None or self.target.runs.state(run_id) != "failed":
             return ""
-        return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
+        return ". Its run stays failed in Airflow. If you clear it, it succeeds without processing any rows"
 
     def _first(self) -> str:
         turn = self.ledger.turn()
@@ -195,7 +194,7 @@ class TransactionSkip(TransactionAction):
         """Describe which transaction counts after the skip, or how to bring the rows back."""
         skipped = self.ledger.skipped(txid)
         if skipped is not None and skipped.replaces is not None:
-            return f"Transaction {skipped.replaces}, which it was to restate, counts"
+            return f"Transaction {skipped.replaces}, which it was meant to restate, still counts"
         back = Command.of("readmit", self.ledger.paths.topology, txid, "--why", "TEXT")
         return f"To get its rows back: {back}"
 

@@ -179,7 +179,7 @@ class CodeNow:
             if not self.tasks[task]:
                 yield f"the code of task {task} cannot be read here"
             elif task not in receipt.code.tasks:
-                yield f"their receipts do not say the code of task {task}"
+                yield f"their receipts do not have the code of task {task}"
 
     def _is(self, task: str, code: str | None) -> bool:
         return bool(code) and self.tasks[task] == code
@@ -438,8 +438,8 @@ class StaleAcceptance(PersonalAction):
         lines = [_accepted(task, txids) for task, txids in sorted(by_task.items())]
         effect = PlannedEffect(lines, partial(self._accept, code, last, lines))
         named = ", ".join(sorted(by_task))
-        sentence = f"Accept that transactions up to {last} of topology {self.target.topology} were made by other code "
-        sentence += f"of {named}: they count unchanged."
+        sentence = f"Accept that other code of {named} made transactions up to {last} of topology "
+        sentence += f"{self.target.topology}. These transactions count unchanged."
         return ActionPlan(digest([code, last, by_task]), sentence, [effect])
 
     def _accept(
@@ -453,5 +453,5 @@ class StaleAcceptance(PersonalAction):
 def _accepted(task: str, txids: Sequence[int]) -> EffectLine:
     many = counted(len(txids), "transactions")
     return EffectLine(
-        None, None, f"task {task}: {many} of other code, {min(txids)} to {max(txids)}"
+        None, None, f"task {task}: {many} made by other code, {min(txids)} to {max(txids)}"
     )

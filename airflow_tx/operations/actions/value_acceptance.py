@@ -112,15 +112,15 @@ class _Found:
     def shown(self) -> list[str]:
         """Describe the changed totals and the deleted keys, one line each."""
         if self.unmarked:
-            return [f"its fence is to name the change that repair {self.unmarked} accepted"]
+            return [f"its fence will name the change that repair {self.unmarked} accepted"]
         shown = [each.told for each in self.changes]
         if self.keys is None:
             shown.append(
-                "no transaction until now can be restated: its journal is too large to find lost keys"
+                "no earlier transaction can be restated: the journal is too large to find lost keys"
             )
         elif self.keys:
             shown.append(
-                f"{gone_in_words(len(self.keys))}, of which no restatement takes anything back"
+                f"{gone_in_words(len(self.keys))}, and no restatement takes back the lost values"
             )
         return shown
 
@@ -147,9 +147,7 @@ class ChangeAcceptance(PersonalAction):
         except AcceptanceRefused as refused:
             return self.refused("", refused)
         what = "; ".join(found.shown)
-        sentence = (
-            f"Accept what state {self.state} of topology {self.target.topology} holds now: {what}."
-        )
+        sentence = f"Accept the current values of state {self.state} of topology {self.target.topology}: {what}."
         lines = [EffectLine(None, None, each) for each in found.shown]
         version = digest([found.receipt, found.keys, [each.told for each in found.changes]])
         return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, found))])
@@ -205,7 +203,7 @@ class ChangeAcceptance(PersonalAction):
             return _Found((), ledger.topology.receipt, [], unmarked)
         if self.made_after is not None and not 0 <= self.made_after < ledger.current:
             raise self._refusal(
-                f"transaction {self.made_after} is none of 0 to {ledger.current - 1}"
+                f"transaction {self.made_after} is not between 0 and {ledger.current - 1}"
             )
         # Deleted keys alone are enough for an acceptance. A restatement that must take them back is
         # refused, after its grant has raised the fence. The values can then not be compared.
@@ -213,7 +211,7 @@ class ChangeAcceptance(PersonalAction):
             if isinstance(changes, str):
                 raise self._refusal(f"its values cannot be compared, since {changes}")
             if not changes:
-                raise self._refusal("its values are what its receipts say")
+                raise self._refusal("its values match its receipts")
         compared = () if isinstance(changes, str) else tuple(changes)
         return _Found(compared, ledger.topology.receipt, keys)
 

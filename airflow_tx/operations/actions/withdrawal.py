@@ -31,7 +31,7 @@ class WishWithdrawal(PersonalAction):
         named = self.txids or list(found)
         version = self.target.version(named)
         effects = [self._effect(txid, found.get(txid)) for txid in named]
-        which = ", ".join(map(str, self.txids)) or "everything that is wanted"
+        which = ", ".join(map(str, self.txids)) or "any requested transaction"
         sentence = f"Do not restate {which} of topology {self.target.topology}."
         return ActionPlan(version, sentence, effects, named)
 
@@ -42,7 +42,7 @@ class WishWithdrawal(PersonalAction):
             self.ledger.withdraw_wish.preview(txid)
         except Refused as refused:
             return PlannedEffect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
-        by = "" if wish is None else f"; wanted by {self.target.person(wish.who, wish.why)}"
+        by = "" if wish is None else f"; requested by {self.target.person(wish.who, wish.why)}"
         return PlannedEffect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
 
     def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:

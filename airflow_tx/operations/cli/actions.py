@@ -99,10 +99,11 @@ def replay(args: Namespace) -> None:
         wrong_usage("Give either the txids to replay, or --failed.")
     if args.failed and args.force:
         wrong_usage(
-            "--force is for transactions that are named; --failed leaves alone what is queued or runs."
+            "--force can be used only with txids. With --failed, a transaction whose run is queued or running is not "
+            "replayed."
         )
     if args.changed_rows and args.failed:
-        wrong_usage("--changed-rows is for transactions that are named.")
+        wrong_usage("--changed-rows can be used only with txids.")
     if args.changed_rows:
         check_reason(args, "replay", *map(str, args.txids), "--changed-rows")
     with store_of(args) as store:
@@ -225,9 +226,11 @@ def repair(args: Namespace) -> None:
         )
     of_roll_forward = (args.until is not None, args.changed, args.unchanged, args.restate)
     if args.roll_forward is None and any(of_roll_forward):
-        wrong_usage("--restate, --until, --changed and --unchanged are for --roll-forward.")
+        wrong_usage(
+            "--restate, --until, --changed and --unchanged can be used only with --roll-forward."
+        )
     if args.unseen and not args.state_lost:
-        wrong_usage("--unseen is for --state-lost.")
+        wrong_usage("--unseen can be used only with --state-lost.")
     if args.reset:
         check_reason(args, "repair", "--reset")
     with store_of(args) as store:
@@ -415,11 +418,11 @@ def _check_usage(args: Namespace) -> None:
     if (args.follow and args.stale) or ((args.follow or args.stale) and named_otherwise):
         other = "--stale" if args.follow else "--follow"
         wrong_usage(
-            f"{finder} finds the transactions itself: it takes no txid, --from, --to, --changed-rows, --withdraw and "
+            f"{finder} finds the transactions itself. Leave out txids, --from, --to, --changed-rows, --withdraw and "
             f"{other}."
         )
     if (args.code or args.accept) and not args.stale:
-        wrong_usage("--code and --accept are for --stale.")
+        wrong_usage("--code and --accept can be used only with --stale.")
     if args.accept:
         check_reason(args, "restate", "--stale", "--accept")
     if (args.first is None) != (args.last is None):
@@ -428,7 +431,10 @@ def _check_usage(args: Namespace) -> None:
         wrong_usage("Give either the txids, or --from and --to.")
     if args.withdraw:
         if args.first is not None or args.changed_rows or args.in_flight:
-            wrong_usage("--withdraw takes the txids, or none for all, and --dry-run.")
+            wrong_usage(
+                "--withdraw cannot be used with --from, --to, --changed-rows or --in-flight. Without txids, it "
+                "withdraws all requests."
+            )
         return
     if args.follow or args.stale:
         return
@@ -531,23 +537,25 @@ def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
     """Return the lines that describe the remaining work."""
     lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
     if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
-        lines.append(f"To replay what has failed: {Command.of('replay', topology, '--failed')}")
+        lines.append(
+            f"To replay the failed transactions: {Command.of('replay', topology, '--failed')}"
+        )
     left = [each for each in pieces if each.status in (WorkStatus.WAITING, WorkStatus.IN_FLIGHT)]
     if left:
         again = Command.of("restate", topology, "--why", "TEXT")
-        lines.append(f"{len(left)} left. To continue: {again}")
-    return lines or [f"All {len(pieces)} are restated."]
+        lines.append(f"Transactions left to restate: {len(left)}. To continue: {again}")
+    return lines or [f"All {len(pieces)} transactions are restated."]
 
 
 def _failure(topology: str, each: RestatedPiece) -> str:
     if each.txid is not None:
         show = Command.of("show", topology, each.txid)
-        why = f"its run {each.run_id} ended as {each.state}: {show}"
-        return f"{each.of}: transaction {each.txid} restates it, and {why}"
+        restating = f"run {each.run_id} of its restatement (transaction {each.txid})"
+        return f"{each.of}: {restating} ended as {each.state}: {show}"
     if each.wish is not None:
         withdraw = Command.of("restate", topology, each.of, "--withdraw")
         return (
-            f"{each.of}: run {each.run_id} ended as {each.state} before it began: the log of its "
-            f"begin says why. To let it be: {withdraw}"
+            f"{each.of}: run {each.run_id} ended as {each.state} before it began the restatement. To find out why, "
+            f"read the log of its `begin` task. To withdraw the request: {withdraw}"
         )
-    return f"{each.of}: it counts as before, since its restatement was skipped or withdrawn"
+    return f"{each.of}: its old contribution still counts, since its restatement was skipped or withdrawn"

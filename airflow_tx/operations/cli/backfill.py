@@ -44,7 +44,11 @@ def backfill(args: Namespace) -> None:
             render.print_rows(rows, args.output)
         if held_up:
             order = dates.order and dates.order.isoformat()
-            stands = f"The order of {spec.topology} stands at {order}. " if order else ""
+            stands = (
+                f"The order of data intervals in topology {spec.topology} has reached {order}. "
+                if order
+                else ""
+            )
             raise SystemExit(f"{stands}{held_up}, then repeat this command.")
         if args.dry_run:
             return
@@ -100,7 +104,7 @@ class BackfilledDates(Work[BackfilledDate]):
         super().__init__(ledger)
         self.spec = spec
         if spec.source.dated is None:
-            remedy = "The runs of other sources have no order of dates; airflow backfill create makes them."
+            remedy = "This command needs a DataIntervalSource. For another source, use airflow backfill create."
             raise ConfigError(
                 option=f"source of {spec.topology}",
                 value=type(spec.source).__name__,
@@ -109,7 +113,10 @@ class BackfilledDates(Work[BackfilledDate]):
         self.in_order = spec.source.in_order
         self.intervals = compat.scheduled_intervals(spec.dag_id, first, last)
         if not self.intervals:
-            remedy = f"The schedule of DAG {spec.dag_id} has no interval between these dates that has ended."
+            remedy = (
+                f"The schedule of DAG {spec.dag_id} has no data interval between these dates that has already "
+                "ended."
+            )
             raise ConfigError(
                 option="--from, --to",
                 value=f"{first.isoformat()}, {last.isoformat()}",
@@ -138,10 +145,11 @@ class BackfilledDates(Work[BackfilledDate]):
                 self.ledger.open(self.spec.request)
                 position = self.ledger.note_origin(position)
         end = order_end(position)
-        stands = f"The order of txids stands at {end.isoformat()}, and"
+        stands = f"The order of data intervals has reached {end.isoformat()}."
         if self._left_out(end, start):
             raise _misplaced(
-                start, f"{stands} no interval can be left out: --from {end.isoformat()}."
+                start,
+                f"{stands} The backfill cannot leave out an interval, so begin there: --from {end.isoformat()}.",
             )
         late = [each for each in self.read() if each.interval.start < end and each.txid is None]
         if late:
@@ -161,10 +169,13 @@ class BackfilledDates(Work[BackfilledDate]):
         """Describe how the rows of a late date can be counted."""
         reset = Command.of("repair", self.spec.topology, "--reset", "--why", "TEXT")
         if self.ledger.current_if_any() == 1:
-            return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
+            return (
+                f"No transaction is committed yet. End the runs of {self.spec.dag_id}, run `{reset}`, and repeat "
+                "this command."
+            )
         return (
-            "this interval is late. To count it after the others, let the DAG say in_order=False, repeat this command, "
-            f"and let the DAG say in_order=True again. To delete all values and count again: {reset}."
+            "This interval is late. To count it after the others, set in_order=False in the DAG, repeat this "
+            f"command, and set in_order=True again. To delete all values and count again: {reset}."
         )
 
     def read(self) -> list[BackfilledDate]:
@@ -243,7 +254,7 @@ def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[s
     lines = [_failure(spec, each) for each in failed]
     if any(each.txid is not None for each in failed):
         replay = Command.of("replay", spec.topology, "--failed")
-        lines.append(f"To replay what has failed: {replay}")
+        lines.append(f"To replay the failed transactions: {replay}")
     for status in (WorkStatus.IN_FLIGHT, WorkStatus.WAITING):
         some = [each.interval.start.isoformat() for each in dates if each.status is status]
         if some:
@@ -256,7 +267,7 @@ def _failure(spec: TransactionSpec, each: BackfilledDate) -> str:
     why = (
         Command.of("show", spec.topology, each.txid)
         if each.txid
-        else "the log of its begin says why; clear it"
+        else "read the log of its `begin` task, then clear the run"
     )
     return (
         f"{each.interval.start.isoformat()}: run {each.run.run_id} ended as {each.run.state}: {why}"

@@ -27,10 +27,12 @@ def diff(args: Namespace) -> None:
     """`airflow tx diff DAG:STATE DAG:STATE`."""
     if not 0 <= args.tolerance < 1:
         raise ConfigError(
-            option="--tolerance", value=args.tolerance, remedy="Give a part of 1, such as 1e-9."
+            option="--tolerance",
+            value=args.tolerance,
+            remedy="Give a fraction below 1, such as 1e-9.",
         )
     if args.limit < 0:
-        raise ConfigError(option="--limit", value=args.limit, remedy="Give a number from 0.")
+        raise ConfigError(option="--limit", value=args.limit, remedy="Give 0 or a larger number.")
     first, second = map(_state_of_dag, args.states)
     found = _compared_in_time(args, first, second)
     _print_comparison(found, (first.name, second.name), args.output)
@@ -46,7 +48,11 @@ def _state_of_dag(text: str) -> FencedState:
     if not name and len(states) == 1:
         return next(iter(states.values()))
     if name not in states:
-        remedy = f"Use {'one of ' if len(states) > 1 else ''}{known}." if known else "It has none."
+        remedy = (
+            f"Use {'one of ' if len(states) > 1 else ''}{known}."
+            if known
+            else f"DAG {dag_id} has no state."
+        )
         raise ConfigError(option="DAG:STATE", value=text, remedy=remedy)
     return states[name]
 
@@ -93,7 +99,9 @@ def _print_comparison(found: StateComparison, names: tuple[str, str], output: st
         f"Keys: {found.equal:,} equal, {counts}.",
     ]
     if found.left_out:
-        told.append(f"Not compared, since only one of them has it: {', '.join(found.left_out)}.")
+        told.append(
+            f"Not compared, since only one of the states has these columns: {', '.join(found.left_out)}."
+        )
     print(without_controls("\n".join(told)))
 
 

@@ -64,7 +64,7 @@ def command(function: CommandFunction) -> CommandFunction:
 
 def _database_trouble(error: OperationalError) -> str:
     reason = without_controls(str(error.orig)).strip()
-    text = f"Airflow's metadata database: {reason}. The work done so far stays. "
+    text = f"Airflow's metadata database failed: {reason}. The work that is already done is kept. "
     text += "When the database answers, run the command again."
     if isinstance(error.orig, sqlite3.OperationalError):
         text += " SQLite lets one process write at a time. Use PostgreSQL for more than a trial."
@@ -110,14 +110,17 @@ def _found_elsewhere(args: Namespace) -> bool:
             return False
     places = LedgerPlaces().found_for(name)
     if len(places) > 1:
-        remedy = f"Several ledgers have it; name one: {', '.join(place.name for place in places)}"
+        remedy = (
+            "Several ledgers have a topology of this name. Use one of these names: "
+            f"{', '.join(place.name for place in places)}"
+        )
         raise ConfigError(option="TOPOLOGY", value=name, remedy=remedy)
     for place in places:
         args.topology = place.paths.topology
         args.conn_id = place.conn_id
         args.root = place.paths.root
         print(
-            f"Topology {name}: --conn-id {args.conn_id} --root {args.root}, as its DAG says.",
+            f"Topology {name} is read with --conn-id {args.conn_id} --root {args.root}, as its DAG specifies.",
             file=sys.stderr,
         )
     return bool(places)
@@ -176,8 +179,8 @@ def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
         return with_run_ends(views)
     except DBAPIError as error:
         reason = without_controls(str(error.orig)).strip()
-        text = "Airflow's metadata database does not say which runs are over"
-        print(f"{text}: {reason}. The list shows what the ledger knows.", file=sys.stderr)
+        text = "The ends of runs are unknown, since Airflow's metadata database cannot be read"
+        print(f"{text}: {reason}. The list shows only what the ledger knows.", file=sys.stderr)
         return list(views)
 
 
@@ -198,7 +201,7 @@ def check_reason(args: Namespace, verb: str, *words: str) -> None:
             (place for place, each in enumerate(words) if each.startswith("--")), len(words)
         )
         typed = Command(verb, args.topology, words[:first], (*words[first:], "--why", "TEXT"))
-        wrong_usage(f"Say why, it is kept in the ledger: {typed}")
+        wrong_usage(f"Give the reason, which the ledger keeps: {typed}")
 
 
 def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True) -> bool:
@@ -211,8 +214,8 @@ def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True)
     if args.dry_run:
         refusals = preview.refused if refusable and not preview.effects else ()
         if args.output == "table" and not refusals:
-            told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
-            # A refusal already reports whether something was changed.
+            told = f"Dry run: {preview.sentence}" if preview.effects else preview.sentence
+            # A refusal already says whether something was changed.
             ending = "" if preview.is_refusal else " Nothing was changed."
             print(without_controls(f"{told}{ending}"))
         lines = [(each, "") for each in preview.effects] + [
@@ -251,6 +254,8 @@ def confirm(args: Namespace, question: str) -> None:
         # Without a terminal, do not print the question here. The error below quotes it.
         answer = input(f"{question} [y/N] " if sys.stdin.isatty() else "")
     except EOFError:
-        raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None
+        raise SystemExit(
+            f"{question} Nothing was changed. To confirm without a terminal, add --yes."
+        ) from None
     if answer.strip().lower() not in ("y", "yes"):
         raise SystemExit("Nothing was changed.")

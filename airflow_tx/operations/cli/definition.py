@@ -48,15 +48,16 @@ _FROM_ONE = positive_int(allow_zero=False)  # type: ignore[no-untyped-call]
 
 ARG_TOPOLOGY = _arg(
     "topology",
-    "The name of the topology: the dag_id, unless its Transaction says otherwise; or NAME@CONNECTION/ROOT",
+    "The name of the topology, which is the dag_id by default. For a topology in another ledger: NAME@CONNECTION/ROOT",
     action=_Topology,
 )
 ARG_TXID = _arg("txid", "The transaction id", type=int)
-ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources for their lag, and parse no DAG file")
-ARG_WIDE = _flag("--wide", "Print every column of the table, however wide it gets")
+ARG_NO_LAG = _flag("--no-lag", "Do not query the sources for their lag, and do not parse DAG files")
+ARG_WIDE = _flag("--wide", "Print every column of the table, even if it is wider than the terminal")
 ARG_DAG_ID = _arg(
     "--dag-id",
-    "The DAG that names the states (default: the one the ledger names, else the topology)",
+    "The DAG that defines the states (default: the DAG that the ledger names, or else the DAG with the name of the "
+    "topology)",
 )
 ARG_WHY = _arg(
     "--why", "The reason. Required with --reset; the ledger keeps it", default="", metavar="TEXT"
@@ -85,9 +86,10 @@ ARG_TO = _arg(
     metavar="TXID",
 )
 FIND_DESCRIPTION = (
-    "With a topology, its source is asked. Without one, the records of all topologies are searched for a text, "
-    "in upper or lower case: in txids, runs, names of batches and errors. A date is found within the interval of "
-    "a batch. An offset or an id is found with its partition (orders-0:17), without one with a topology only."
+    "With a topology, its source decides which batches contain the value. Without a topology, the command searches "
+    "the records of all topologies for the text, in upper or lower case. It searches txids, runs, names of batches "
+    "and errors. A date matches each batch whose interval contains it. An offset or an id needs its partition "
+    "(orders-0:17), unless you name a topology."
 )
 
 _IN_ZONE = "a day in the time zone of the schedule, or a time"
@@ -144,29 +146,29 @@ TX_COMMANDS = (
         "list",
         "commands.list_transactions",
         "List topologies, or the transactions of one",
-        "The lag of a topology is how much its source has after the last committed transaction. The source is "
-        "asked now. The lag is ? if the source cannot tell.",
+        "The lag of a topology is the amount of data in its source after the last committed transaction. The command "
+        "queries each source. The lag is ? if it is unknown.",
         "list\nlist flights --status failed",
         _arg(
             "topology",
-            "The topology whose transactions to list; without it, the topologies",
+            "The topology whose transactions are listed. Without it, the command lists the topologies",
             nargs="?",
         ),
         _arg(
             "--status",
-            "Only topologies of this status: blocked, unreadable, failed, late, waits or fine. Of a named "
-            "topology, only transactions that are open, failed, processing, processed, committing, committed, "
-            "skipped or readmitted",
+            "Only topologies with this status: blocked, unreadable, failed, late, waits or fine. With TOPOLOGY, only "
+            "transactions with this status: open, failed, processing, processed, committing, committed, skipped or "
+            "readmitted",
         ),
         # The former name of --status.
         _arg("--state", SUPPRESS, dest="status", default=SUPPRESS),
         _flag(
             "--watch",
-            "Print the list again every two seconds until Ctrl-C. No source is asked for its lag",
+            "Print the list again every two seconds until Ctrl-C, without the lag of the sources",
         ),
         _arg(
             "--limit",
-            "How many ended transactions to list at most (default: 25)",
+            "Maximum number of ended transactions to list (default: 25)",
             type=_FROM_ZERO,
             default=25,
         ),
@@ -177,9 +179,9 @@ TX_COMMANDS = (
     _command(
         "ddl",
         "states.print_ddl",
-        "Print the SQL that the owner of the tables runs for the states of a DAG",
-        "For a database user that may not create or alter tables. Run it at the start, before an upgrade, and "
-        "after a table was restored without its key. Tables that are complete are left out.",
+        "Print the SQL that creates or alters the tables of the states of a DAG",
+        "Use it if the database user of the tasks may not create or alter tables. Run the SQL before the first run, "
+        "before an upgrade, and after a table was restored without its key. Tables that need no change are left out.",
         "ddl flights\nddl flights --verbose",
         _arg("dag", "The dag_id"),
         ARG_VERBOSE,
@@ -193,7 +195,7 @@ TX_COMMANDS = (
         ARG_TOPOLOGY,
         _arg(
             "txid",
-            "The transaction id; without it, the topology itself is shown",
+            "The transaction id. Without it, the command shows the topology",
             type=int,
             nargs="?",
         ),
@@ -203,11 +205,11 @@ TX_COMMANDS = (
     _command(
         "at",
         "states.read_at",
-        "Print how each state is read as of a final transaction",
-        "Prints a query or a command for each state of the DAG, or why the state cannot be read as of that "
-        "transaction. A query of SQL stays right while later transactions commit. If it no longer can, it reads "
-        "no rows: run this command again. After `airflow tx state get`, compare the transaction that it names. "
-        "The command changes nothing.",
+        "Print how to read each state as of a final transaction",
+        "Prints a query or a command for each state of the DAG, or the reason why the state cannot be read as of that "
+        "transaction. An SQL query stays correct while later transactions commit. When the values of that transaction "
+        "are gone, it returns no rows: run this command again. If you run `airflow tx state get`, check that it names "
+        "the same transaction. The command changes nothing.",
         "at flights\nat flights 7 --output json",
         ARG_TOPOLOGY,
         _arg("txid", "A final transaction (default: the newest one)", type=int, nargs="?"),
@@ -217,11 +219,11 @@ TX_COMMANDS = (
     _command(
         "verify",
         "receipts.verify",
-        "Compare what ledger, states and receipts say of each other",
+        "Check that the ledger, the states and the receipts agree",
         "Checks that the chain of receipts is complete, and that each transaction begins where the one before it "
-        "ended. Checks that the ledger, the fences and the receipts of the states agree. Prints one line for "
-        "each finding, and ends with exit code 1 if there is one. Notes name skips, accepted losses, repairs, "
-        "and what cannot be checked. The command changes nothing.",
+        "ended. Checks that the ledger, the fences and the receipts of the states agree. Prints one line for each "
+        "finding, and ends with exit code 1 if there is one. Notes report skips, accepted losses, repairs, and "
+        "everything that cannot be checked. The command changes nothing.",
         "verify flights\nverify flights --values --strict",
         ARG_TOPOLOGY,
         ARG_FROM,
@@ -240,12 +242,12 @@ TX_COMMANDS = (
         ),
         _flag(
             "--chain",
-            "Also compare the topology with the one that its source reads, and that one with the next, up to the "
-            "first: each transaction in one range, what counts, and the rows of the tables",
+            "Also compare each topology of the chain with its upstream topology, up to the first one. The command "
+            "compares the ranges, the transactions that count, and the rows of the tables",
         ),
         _arg(
             "--strict",
-            "Exit with 1, too, if transactions were given up by repair --state-lost",
+            "Also exit with code 1 if `repair --state-lost` has given up transactions",
             action="store_true",
         ),
         ARG_DAG_ID,
@@ -254,7 +256,7 @@ TX_COMMANDS = (
     _command(
         "stale",
         "stale.stale",
-        "List committed transactions that today's DAG would make otherwise",
+        "List committed transactions whose result would differ with the current DAG",
         "Compares each receipt with the DAG file: the code of its tasks and applications, data intervals without a "
         "transaction, and corrections of the upstream topology. Names, comments and the layout of the code do not "
         "count. The command changes nothing.",
@@ -262,7 +264,7 @@ TX_COMMANDS = (
         ARG_TOPOLOGY,
         _arg(
             "--code",
-            "Only transactions that this task has made with other code",
+            "Only transactions in which this task ran other code",
             default="",
             metavar="TASK",
         ),
@@ -276,12 +278,14 @@ TX_COMMANDS = (
         FIND_DESCRIPTION,
         "find flights orders-0:17\nfind 2026-01-31",
         _arg(
-            "topology", "The topology whose source to ask; without it, all are searched", nargs="?"
+            "topology",
+            "The topology to search with its source. Without it, the records of all topologies are searched",
+            nargs="?",
         ),
         _arg(
             "what",
-            "A file, an offset of a partition (orders-0:17), an id or a date. In a chain also a transaction of "
-            "another topology (orders:3). docs/receipts.md lists them by source",
+            "A file, an offset of a partition (orders-0:17), an id or a date. In a chain of topologies, also a "
+            "transaction of another topology (orders:3). docs/receipts.md lists the possible values for each source",
             metavar="WHAT",
         ),
         ARG_DAG_ID,
@@ -305,22 +309,23 @@ TX_COMMANDS = (
         "replay",
         "actions.replay",
         "Start the runs of open transactions again: same txid, next attempt",
-        "Clears the runs, beyond max_active_runs if necessary. A deleted run is created again. A requested skip "
-        "is withdrawn. Without --force, a transaction whose run is queued or running is left alone. With "
-        "--changed-rows the source decides the rows of the same place again. That is refused if a state that "
-        "cannot undo the transaction may hold part of it. The ledger keeps who, when and --why.",
+        "Clears the runs, even beyond max_active_runs. Creates a deleted run again, and withdraws a requested skip. "
+        "Without --force, a transaction whose run is queued or running stays unchanged. With --changed-rows, the "
+        "source decides again which rows belong to the transaction. This is refused if a state may contain a part of "
+        "the transaction and cannot undo it. The ledger keeps who, when and --why.",
         "replay flights 7\nreplay flights --failed --dry-run",
         ARG_TOPOLOGY,
         ARG_TXIDS,
         _flag(
             "--failed",
-            "Every open transaction that failed, or whose run ended or was deleted, and every run that yielded "
-            "its slot",
+            "Replay every open transaction that failed, or whose run ended or was deleted. Also start every run that "
+            "yielded its slot",
         ),
-        _flag("--force", "Also a transaction whose run is queued or running"),
+        _flag("--force", "Also replay a transaction whose run is queued or running"),
         _flag(
             "--changed-rows",
-            "Take the current rows of the named transactions, for example after a file was corrected. Needs --why",
+            "Read the rows of the named transactions from the source again, for example after a file was corrected. "
+            "Needs --why",
         ),
         _arg(
             "--why", "The reason. Required with --changed-rows; the ledger keeps it", metavar="TEXT"
@@ -333,7 +338,7 @@ TX_COMMANDS = (
         "skip",
         "actions.skip",
         "Skip a transaction at its turn, so that later ones can commit",
-        "Its rows are counted nowhere, and kept until you re-admit them. The ledger keeps who, when and --why.",
+        "Its rows do not count, unless you re-admit them later. The ledger keeps who, when and --why.",
         'skip flights 7 --dry-run\nskip flights 7 --why "its file is broken"',
         ARG_TOPOLOGY,
         ARG_TXID,
@@ -343,9 +348,9 @@ TX_COMMANDS = (
     _command(
         "readmit",
         "actions.readmit",
-        "Process the rows of a skipped transaction, as a new one",
-        "Its run is started again and gets a new txid, with the current rows of the same place. The ledger keeps "
-        "who, when and --why.",
+        "Process the rows of a skipped transaction as a new transaction",
+        "Its run starts again with a new txid, and reads the current rows of the same place in the source. The ledger "
+        "keeps who, when and --why.",
         'readmit flights 7 --dry-run\nreadmit flights 7 --why "its file was corrected"',
         ARG_TOPOLOGY,
         ARG_TXID,
@@ -356,10 +361,10 @@ TX_COMMANDS = (
         "restate",
         "actions.restate",
         "Process committed transactions again, and replace what they contributed",
-        "Use it after a bug was fixed, a file came late, or a column was added. Each transaction is processed "
-        "again as a new one, by the newest version of the DAG. The old contribution counts until the new one is "
-        "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it continues "
-        "with the remaining ones. The ledger keeps who, when and --why.",
+        "Use it after a bug was fixed, a file came late, or a column was added. Each transaction is processed again as "
+        "a new one, by the newest version of the DAG. The old contribution counts until the new one is committed. The "
+        "command waits for the runs. If you interrupt it, repeat it, with or without the TXIDs, to continue with the "
+        "remaining transactions. The ledger keeps who, when and --why.",
         'restate flights 7 8 --why "a wrong currency"\nrestate flights --stale --dry-run',
         ARG_TOPOLOGY,
         ARG_TXIDS,
@@ -374,7 +379,10 @@ TX_COMMANDS = (
             "The reason, which the ledger keeps. Required without --follow, --stale, --withdraw and --dry-run",
             metavar="TEXT",
         ),
-        _flag("--changed-rows", "Take the current rows of the same place, including late ones"),
+        _flag(
+            "--changed-rows",
+            "Read the current rows of the same place in the source, including late rows",
+        ),
         _flag(
             "--follow",
             "In place of TXID, if the source is an UpstreamSource: every transaction that is behind a correction of "
@@ -382,26 +390,27 @@ TX_COMMANDS = (
         ),
         _flag(
             "--stale",
-            "In place of TXID: every transaction that `airflow tx stale` lists. Without --why, the reason says what "
-            "makes it stale",
+            "In place of TXID: every transaction that `airflow tx stale` lists. Without --why, the reason describes "
+            "why the transaction is stale",
         ),
         _arg(
             "--code",
-            "With --stale: only transactions that this task has made with other code",
+            "With --stale: only transactions in which this task ran other code",
             default="",
             metavar="TASK",
         ),
         _flag(
             "--accept",
-            "With --stale: request nothing. The transactions that other code has made count unchanged",
+            "With --stale: request no restatement, and keep the results of transactions that ran other code",
         ),
         _flag(
             "--withdraw",
-            "Withdraw the request for these TXIDs, or for all; a restatement that has begun continues",
+            "Withdraw the requests for these TXIDs, or all requests if no TXID is given. A restatement that has begun "
+            "continues",
         ),
         _arg(
             "--in-flight",
-            "How many transactions may be restated at once (default: max_pending of the block, minus 1)",
+            "Maximum number of transactions to restate at once (default: max_pending of the block, minus 1)",
             type=_FROM_ONE,
         ),
         ARG_DRY_RUN,
@@ -413,22 +422,24 @@ TX_COMMANDS = (
         "accept-loss",
         "actions.accept_loss",
         "Continue without rows that the source has lost",
-        "Use it if the next rows are gone from the source, as its error says. The lost rows are in no "
-        "transaction; all rows before and after them are. The ledger keeps who, when and --why.",
+        "Use it if an error of the source says that its next rows are gone. The lost rows are in no transaction, but "
+        "all rows before and after them are. The ledger keeps who, when and --why.",
         'accept-loss flights --dry-run\naccept-loss flights --why "the topic has expired"',
         ARG_TOPOLOGY,
         ARG_REASON,
         ARG_DRY_RUN,
         ARG_YES,
-        _arg("--dag-id", "The DAG that names the source (default: the one the ledger names)"),
+        _arg(
+            "--dag-id", "The DAG that defines the source (default: the DAG that the ledger names)"
+        ),
         *_SHOWN,
     ),
     _command(
         "accept-change",
         "actions.accept_change",
         "Accept values of a state that were changed on purpose",
-        "Use it after you corrected rows of a state, or deleted them. `verify --values` then compares the state "
-        "with the values it holds now, and names the change in a note. The ledger keeps who, when and --why.",
+        "Use it after you corrected or deleted rows of a state. `verify --values` then compares the state with the "
+        "accepted values, and mentions the change in a note. The ledger keeps who, when and --why.",
         "accept-change flights --state db.totals --dry-run\n"
         'accept-change flights --state db.totals --why "a test account"',
         ARG_TOPOLOGY,
@@ -440,7 +451,8 @@ TX_COMMANDS = (
         ),
         _arg(
             "--after",
-            "The last transaction that was committed when the values were changed (default: the last one now)",
+            "The last transaction that was committed when the values were changed (default: the last transaction that "
+            "is committed now)",
             type=_FROM_ZERO,
             metavar="TXID",
         ),
@@ -451,14 +463,16 @@ TX_COMMANDS = (
         "accept-check",
         "actions.accept_check",
         "Commit an output in which checks have failed",
-        "Use it if the rows are right although a check of the DAG has failed. The acceptance holds for this "
-        "output alone: a replay with other rows is checked again. Then the failed commit task is cleared; a "
-        "transaction of a lane is replayed. The ledger keeps who, when and --why.",
+        "Use it if the rows are right although a check of the DAG has failed. The acceptance holds only for this "
+        "output: a replay with other rows is checked again. The command then clears the failed commit task, or "
+        "replays a transaction of a lane. The ledger keeps who, when and --why.",
         'accept-check flights 7 "no negative sums" --dry-run\n'
         'accept-check flights 7 "no negative sums" --why "a refund"',
         ARG_TOPOLOGY,
         ARG_TXID,
-        _arg("names", "The name of the check; several may be given", nargs="+", metavar="NAME"),
+        _arg(
+            "names", "The name of the check. You can give several names", nargs="+", metavar="NAME"
+        ),
         ARG_REASON,
         *_ACTED,
     ),
@@ -466,9 +480,9 @@ TX_COMMANDS = (
         "repair",
         "actions.repair",
         "Resume after a state or ZooKeeper went back in time",
-        "Give exactly one of --roll-forward, --state-lost, --back, --ledger-lost, --ends and --reset, as the "
-        "error of the task says. First pause the DAG, end its runs, and try --dry-run. The ledger keeps every "
-        "repair with who, when and --why.",
+        "Give exactly one of --roll-forward, --state-lost, --back, --ledger-lost, --ends and --reset, as the error of "
+        "the task says. First pause the DAG, end its runs, and try --dry-run. The ledger keeps every repair with who, "
+        "when and --why.",
         "repair flights --roll-forward --dry-run\nrepair flights --state-lost db.totals",
         ARG_TOPOLOGY,
         _arg(
@@ -480,7 +494,7 @@ TX_COMMANDS = (
         ),
         _flag(
             "--restate",
-            "With --roll-forward: process the transactions of a table again whose rows the journal does not have. "
+            "With --roll-forward: process the transactions of a table again if the journal does not have their rows. "
             "Their runs start again, and their rows get later txids",
         ),
         _arg(
@@ -491,8 +505,8 @@ TX_COMMANDS = (
         ),
         _arg(
             "--changed",
-            "With --roll-forward: the restored values have the change by hand that this repair accepted. May be "
-            "given several times",
+            "With --roll-forward: the restored values contain the change by hand that this repair accepted. You can "
+            "repeat this option",
             type=int,
             action="append",
             default=[],
@@ -500,8 +514,8 @@ TX_COMMANDS = (
         ),
         _arg(
             "--unchanged",
-            "With --roll-forward: the restored values do not have the change by hand that this repair accepted, and "
-            "must not get it. May be given several times",
+            "With --roll-forward: the restored values lack the change by hand that this repair accepted, and must "
+            "stay without it. You can repeat this option",
             type=int,
             action="append",
             default=[],
@@ -509,18 +523,18 @@ TX_COMMANDS = (
         ),
         _arg(
             "--state-lost",
-            "The state was emptied, or restored to an older backup: accept the values it holds. Lost values stay "
-            "lost",
+            "The state was emptied, or restored to an older backup: accept the values it holds. Lost values stay lost",
             metavar="STATE",
         ),
         _flag(
             "--unseen",
-            "With --state-lost: accept the state without reading it, with any content that it has when it can be "
-            "reached again",
+            "With --state-lost: accept a state that cannot be reached now. The command does not read it, so it also "
+            "accepts later content",
         ),
         _arg(
             "--back",
-            "Source and states were restored to the moment after this transaction: take back all later ones",
+            "The source and the states were restored to the moment after this transaction: take back all later "
+            "transactions",
             type=int,
             metavar="TXID",
         ),
@@ -548,10 +562,10 @@ TX_COMMANDS = (
         "backfill",
         "backfill.backfill",
         "Create the runs of data intervals in the order of their dates, and follow them",
-        "For a DAG whose source is a DataIntervalSource. Existing runs stay unchanged. The others are created as "
-        "`airflow backfill create` does, while fewer than --in-flight are active. If you interrupt the command, "
-        "repeat it: it resumes. It ends when all intervals are done, or when only a person can help. Then it "
-        "prints what is left, and its exit code is 1.",
+        "For a DAG whose source is a DataIntervalSource. Existing runs stay unchanged. The command creates the other "
+        "runs like `airflow backfill create`, while fewer than --in-flight runs are active. If you interrupt the "
+        "command, repeat it to resume. It ends when all intervals are done. If only a person can continue, it prints "
+        "the remaining intervals and exits with code 1.",
         "backfill flights --from 2026-01-01 --to 2026-01-31 --dry-run\n"
         "backfill flights --from 2026-01-01 --to 2026-01-31 --in-flight 4",
         _arg("dag_id", "The DAG, whose source is a DataIntervalSource", metavar="DAG"),
@@ -559,8 +573,8 @@ TX_COMMANDS = (
         _arg("--to", f"The last logical date: {_IN_ZONE}", dest="last", required=True),
         _arg(
             "--in-flight",
-            "How many uncommitted runs may be active (default: max_pending of the block). With 0 no run is created: "
-            "the lane of the coordinator processes the dates",
+            "Maximum number of active runs without a commit (default: max_pending of the block). With 0, the command "
+            "creates no run, since the lane of the coordinator processes the dates",
             type=_FROM_ZERO,
         ),
         ARG_DRY_RUN,
@@ -571,26 +585,26 @@ TX_COMMANDS = (
         "diff",
         "comparison.diff",
         "Compare the states of two DAGs, such as two versions of one DAG",
-        "Compares key by key, when both states are at the same position of their sources. The exit code is 0 if "
-        "they are equal, and 1 if they differ. It is 2 if they cannot be compared now, and the command says why. "
-        "The command asks no ledger and changes nothing.",
+        "Compares the states key by key. Both states must be at the same position of their sources. The exit code is 0 "
+        "if they are equal, and 1 if they differ. It is 2 if they cannot be compared now, and the command prints the "
+        "reason. The command reads no ledger and changes nothing.",
         "diff flights flights_v2\ndiff flights:db.totals flights_v2:db.totals --wait",
         _arg(
             "states",
-            "A DAG and one of its states, such as flights:tx_state.flight_totals; the DAG alone, if it has one "
-            "state",
+            "A DAG and one of its states, such as flights:tx_state.flight_totals. The state can be left out if the DAG "
+            "has only one",
             nargs=2,
             metavar="DAG:STATE",
         ),
         _arg(
             "--tolerance",
-            "How much two doubles may differ, as a part of the larger one (default: 1e-9)",
+            "Largest difference at which two doubles count as equal, as a fraction of the larger one (default: 1e-9)",
             type=float,
             default=1e-9,
         ),
         _arg(
             "--limit",
-            "How many keys of each kind of difference to print at most (default: 20)",
+            "Maximum number of keys to print for each kind of difference (default: 20)",
             type=int,
             default=20,
         ),
@@ -601,9 +615,9 @@ TX_COMMANDS = (
     _command(
         "lint",
         "lint.lint",
-        "Find what would count twice in DAG files",
-        "Reads the files and imports none. The exit code is 0 without findings, 1 with findings, and 2 if a file "
-        "cannot be read. A comment `# noqa: TX101` on the line leaves out a finding.",
+        "Find code in DAG files that would count rows twice",
+        "Reads the files without importing them. The exit code is 0 without findings, 1 with findings, and 2 if a file "
+        "cannot be read. A comment such as `# noqa: TX101` on its line suppresses a finding.",
         "lint dags\nlint dags/flights.py --format sarif",
         _arg(
             "path",
@@ -621,14 +635,14 @@ TX_COMMANDS = (
     _command(
         "rename",
         "topologies.rename",
-        "Give a topology another name, or another DAG",
-        "For a DAG that was renamed: its file must have the new name. Without NEW the topology keeps its name "
-        "and belongs to --dag-id. It keeps its states. A ledger that the renamed DAG has already created is "
-        "replaced, unless it has committed. Pause the DAG and end its runs first. If you interrupt the command, "
-        "repeat it.",
+        "Rename a topology, or assign it to another DAG",
+        "Use it after you renamed a DAG in its file. Without NEW, the topology keeps its name and belongs to the DAG "
+        "of --dag-id. The topology keeps its states. If the renamed DAG has already created a ledger, the command "
+        "replaces it, unless it has a committed transaction. Pause the DAG and end its runs first. If you interrupt "
+        "the command, repeat it.",
         'rename flights flights_eu --dry-run\nrename flights flights_eu --why "one DAG a region"',
         ARG_TOPOLOGY,
-        _arg("new", "The new name (default: the name stays)", metavar="NEW", nargs="?"),
+        _arg("new", "The new name (default: the current name)", metavar="NEW", nargs="?"),
         _arg(
             "--dag-id",
             "The DAG that owns the renamed topology (default: the DAG with the new name)",
@@ -640,13 +654,13 @@ TX_COMMANDS = (
         "delete",
         "topologies.delete",
         "Delete the ledger of a topology that you no longer need",
-        "Its states keep their values and their fences: no other topology can use them, unless you release them. "
-        "If you interrupt the command, repeat it.",
+        "The states of the topology keep their values and their fences. No other topology can use the states, unless "
+        "you add --release-states. If you interrupt the command, repeat it.",
         'delete flights --dry-run\ndelete flights --release-states --why "it has moved"',
         ARG_TOPOLOGY,
         _flag(
             "--release-states",
-            "Remove the fences of its states: their values stay, and another topology may use them",
+            "Also remove the fences of the states. Their values stay, and another topology may use the states",
         ),
         ARG_REASON,
         ARG_DAG_ID,
@@ -655,23 +669,24 @@ TX_COMMANDS = (
     _command(
         "rejected",
         "values.rejected",
-        "Count the rows that tasks have rejected, and show them",
-        "Counts the rows in the table that the Transaction names with rejected=, by task and reason, most rows "
-        "first. Rows of open transactions do not count. With TXID, the command also prints the rows. It changes "
-        "nothing.",
+        "Count and show the rows that tasks have rejected",
+        "Counts the rows in the table that the DAG passes as Transaction(rejected=...), by task and reason. The reason "
+        "with the most rows comes first. Rows of open transactions do not count. With TXID, the command also prints "
+        "the rows. It changes nothing.",
         "rejected flights\nrejected flights 7 --task load --limit 100",
         ARG_TOPOLOGY,
         _arg(
             "txid",
-            "A committed transaction, whose rows to print, too (default: count the rows of all)",
+            "A committed transaction whose rejected rows are also printed (default: count the rows of all "
+            "transactions)",
             type=int,
             nargs="?",
         ),
         _arg(
             "--task",
-            "Only rows that this task has rejected; (malformed) for rows that the source kept aside",
+            "Only rows that this task has rejected. Use (malformed) for rows that the source kept aside",
         ),
-        _arg("--reason", "Only rows with this reason, the whole text", metavar="TEXT"),
+        _arg("--reason", "Only rows with exactly this reason", metavar="TEXT"),
         _arg(
             "--limit",
             "With TXID: how many rows to print at most (default: 20)",
@@ -683,16 +698,16 @@ TX_COMMANDS = (
     ),
     GroupCommand(
         name="state",
-        help="Values of a state, and its name",
+        help="Show the values of a state, or rename or forget it",
         epilog=_Examples("state get flights db.totals\nstate rename flights OLD NEW --dry-run"),  # type: ignore[arg-type]
         subcommands=(
             _command(
                 "get",
                 "values.get_values",
-                "Show the values of some keys, or of the first ones, and the last transaction in the state",
-                "The values may include values of a transaction that is being committed. Then the last "
-                "transaction is the one that `airflow tx show` calls COMMITTING. Of a table, the command counts "
-                "the rows of each transaction, or of the transactions that KEY names.",
+                "Show the values of the given keys, or of the first keys, and the last transaction in the state",
+                "The values may include values of a transaction that is being committed. The command then names it as "
+                "the last transaction, and `airflow tx show` gives its status as COMMITTING. For a table, the command "
+                "counts the rows of each transaction, or of the transactions that KEY names.",
                 "state get flights db.totals\nstate get flights db.totals AA,JFK --output json",
                 ARG_TOPOLOGY,
                 _arg(
@@ -708,26 +723,27 @@ TX_COMMANDS = (
                 ),
                 _arg(
                     "--limit",
-                    "Without KEY: how many keys to show at most (default: 25)",
+                    "Without KEY: maximum number of keys to show (default: 25)",
                     type=_FROM_ZERO,
                     default=25,
                 ),
                 _arg(
-                    "--dag-id", "The DAG that names the states, instead of the one the ledger names"
+                    "--dag-id",
+                    "The DAG that defines the states (default: the DAG that the ledger names)",
                 ),
                 *_SHOWN,
             ),
             _command(
                 "rename",
                 "actions.rename_stored_state",
-                "Continue with a state under its new name in the DAG",
-                "For a renamed table (ALTER TABLE ... RENAME TO ...), a connection with another id, another "
-                "prefix or path. The fence moves to the new name. End the topology's runs first.",
+                "Rename a state in the ledger after its name has changed in the DAG",
+                "Use it after you renamed a table (ALTER TABLE ... RENAME TO ...), or changed the connection id, "
+                "prefix or path of a state. The fence moves to the new name. End the topology's runs first.",
                 "state rename flights db.old db.new --dry-run\n"
                 'state rename flights db.old db.new --why "a clearer name"',
                 ARG_TOPOLOGY,
                 ARG_OLD,
-                _arg("new", "The name that the DAG gives the state now", metavar="NEW"),
+                _arg("new", "The new name of the state in the DAG", metavar="NEW"),
                 ARG_DAG_ID,
                 ARG_DRY_RUN,
                 ARG_YES,
@@ -738,7 +754,8 @@ TX_COMMANDS = (
                 "forget",
                 "actions.forget",
                 "Continue without a state that the DAG no longer updates",
-                "Another state may take its place, and begins with the values it holds.",
+                "A new state of the DAG may replace the forgotten state. It starts with the values that its store "
+                "already has.",
                 "state forget flights db.totals --dry-run\n"
                 'state forget flights db.totals --why "not needed"',
                 ARG_TOPOLOGY,

@@ -103,7 +103,7 @@ def _check_span(args: Namespace, last: int) -> None:
     """
     ends = last if args.last is None else min(args.last, last)
     if args.first is not None and args.first > ends:
-        remedy = f"Name a transaction up to {ends}, the last one that is compared."
+        remedy = f"Give a transaction up to {ends}, the last transaction to compare."
         raise ConfigError(option="--from", value=args.first, remedy=remedy)
 
 
@@ -145,9 +145,11 @@ def find(args: Namespace) -> None:
     if unknown:
         unknown.sort()
         span = f"{unknown[0]}" if len(unknown) == 1 else f"{unknown[0]} to {unknown[-1]}"
-        why = "the source cannot tell, or they keep the digest of their metadata alone"
+        why = (
+            "the source cannot search them, or their receipts keep only the digest of the metadata"
+        )
         print(
-            f"Not looked through: {counted(len(unknown), 'transactions')} ({span}): {why}.",
+            f"Not searched: {counted(len(unknown), 'transactions')} ({span}): {why}.",
             file=sys.stderr,
         )
     if not found:
@@ -162,10 +164,14 @@ def _searched(evidence: TopologyEvidence, what: str) -> str:
     kept = evidence.receipts(None, None)
     since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
     begins = evidence.ledger.topology.book
-    since += f", the book of ends to {begins}" if 0 < begins < min(kept, default=1) else ""
+    since += (
+        f", and the book of ends goes back to transaction {begins}"
+        if 0 < begins < min(kept, default=1)
+        else ""
+    )
     name = evidence.source.upstream
     if name and not what.startswith(f"{name}:"):
-        since += f"; its source reads topology {name}: ask for {name}:TXID"
+        since += f"; its source reads topology {name}: search for {name}:TXID"
     return since
 
 
@@ -207,7 +213,10 @@ def _evidence(args: Namespace, *, values: bool = False, partly: bool = False) ->
 
 def _unknown_states(evidence: TopologyEvidence) -> Iterator[str]:
     if evidence.ledger.decisive is None:
-        yield "ledger: it changed during each read, so records for later transactions were not compared; repeat it"
+        yield (
+            "ledger: it changed during each read, so records for later transactions were not compared; repeat the "
+            "command"
+        )
     for name in sorted(
         evidence.ledger.topology.states.keys() - {state.name for state in evidence.states}
     ):
@@ -219,9 +228,9 @@ def _in_words(topology: str, found: Verified, findings: int) -> str:
         return f"Topology {topology}: no transaction up to {found.last} has a receipt."
     span = f"transactions {found.first} to {found.last}"
     if not findings:
-        before = " What came before them cannot be checked." if found.first > 1 else ""
-        return f"Topology {topology}: {span} are as their receipts say.{before}"
-    return f"Topology {topology}: {findings} finding(s); receipts of {span}."
+        before = " Earlier transactions cannot be checked." if found.first > 1 else ""
+        return f"Topology {topology}: {span} agree with their receipts.{before}"
+    return f"Topology {topology}: {findings} finding(s) for {span}."
 
 
 def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.TableRow:
@@ -287,7 +296,7 @@ def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
             continue
         if counted is None:
             notes.append(
-                f"{where} {rows.rows} rows in the source now; the transaction did not count its rows"
+                f"{where} the source has {rows.rows} rows now, but the transaction did not count its rows"
             )
             continue
         digests = [RowsDigest.of(counted, text) for text in receipt.digest.split()]
@@ -301,7 +310,7 @@ def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
                 notes.append(f"{found}; transaction {again} has restated it")
         elif kept.form != rows.form:
             notes.append(
-                f"{where} the number of its rows is unchanged; no digest of Python rows was kept"
+                f"{where} the number of its rows is unchanged; its receipt has no digest of Python rows to compare"
             )
     return Verified(None, 0, tuple(findings), tuple(notes))
 
@@ -318,7 +327,7 @@ def _counted(evidence: TopologyEvidence, receipt: Receipt) -> int | None:
 
 def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
     if is_shortened(receipt.metadata):
-        raise ValueError("its receipt keeps the digest of its metadata alone")
+        raise ValueError("its receipt keeps only the digest of its metadata")
     attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
     reading = RowsReading()
     with closing(source):
@@ -360,7 +369,7 @@ def find_anywhere(args: Namespace) -> None:
         )
     what = args.what.strip()
     if not what:
-        wrong_usage("Say what to look for: airflow tx find WHAT")
+        wrong_usage("Give the text to find: airflow tx find WHAT")
     with store_of(args) as store:
         searched = list(chain.from_iterable(asked_ledgers(args, store, _Search(what), _away)))
     for told in _left_out(searched):
@@ -399,25 +408,26 @@ def _left_out(searched: Iterable[SearchedTopology]) -> Iterator[str]:
     """Describe the topologies and batches that were not searched."""
     for each in searched:
         if each.problem is not None:
-            yield f"Not looked at: topology {each.name}: {each.problem}"
+            yield f"Topology {each.name} was not searched: {each.problem}"
         elif not each.found.complete:
             looked = (
                 "transaction was"
                 if each.found.looked == 1
                 else f"{each.found.looked} transactions were"
             )
-            yield f"Of topology {each.name}, only the newest {looked} looked at."
+            yield f"Topology {each.name}: only the newest {looked} searched."
         if each.found.unknown:
             some = counted(each.found.unknown, "transactions")
-            yield f"Of topology {each.name}, {some} keep the digest of their batch alone."
+            yield f"Topology {each.name}: for {some}, the ledger keeps only the digest of the batch."
 
 
 def _nothing(searched: list[SearchedTopology], what: str) -> str:
     topologies = sum(each.problem is None for each in searched)
     looked = counted(sum(each.found.looked for each in searched), "transactions")
     return (
-        f"No transaction has {what!r} in its txid, run, batch or errors; looked at {looked} of {topologies} "
-        "topologies. To ask the source of one, as for an offset or an id: airflow tx find TOPOLOGY WHAT"
+        f"No transaction has {what!r} in its txid, run, batch or errors. Searched: {looked} of {topologies} "
+        "topologies. To search with the source of a topology, such as for an offset or an id: airflow tx find "
+        "TOPOLOGY WHAT"
     )
 
 

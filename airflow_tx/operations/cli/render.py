@@ -291,9 +291,9 @@ def _reads(view: TopologyView) -> str | None:
     if isinstance(view.ahead, int):
         parts.append(f"{counted(view.ahead, 'transactions')} not taken yet")
     elif view.ahead is not None:
-        parts.append(f"and cannot continue: {view.ahead}")
+        parts.append(f"it cannot continue: {view.ahead}")
     if view.behind:
-        parts.append(f"{counted(len(view.behind), 'transactions')} of its own behind corrections")
+        parts.append(f"own transactions behind corrections: {len(view.behind)}")
     return ", ".join(parts)
 
 
@@ -340,7 +340,7 @@ def waiters(view: TopologyView) -> list[TableRow]:
             "status": "YIELDED",
             "run_id": each.run_id,
             "waiting_for": each.waiting_for,
-            "note": f"gave up its run slot {_time(each.since)}",
+            "note": f"gave up its run slot at {_time(each.since)}",
         }
         for each in view.waiting_runs
     ]
@@ -376,24 +376,24 @@ def _note(view: TransactionView) -> str | None:
     """Describe special facts of a transaction, such as a skip. Return None if there are none."""
     notes = [*_restatement(view)]
     if view.document.pinned and view.document.restates is None:
-        notes.append("re-admitted: its rows stay")
-    notes += [f"before it, lost: {what}" for what in view.document.lost]
+        notes.append("re-admitted: its rows never change")
+    notes += [f"rows lost before this transaction: {what}" for what in view.document.lost]
     notes += [
-        f"rows of attempt {each.attempt} decided again: {_person(each)}" for each in view.changed
+        f"rows decided again for attempt {each.attempt}: {_person(each)}" for each in view.changed
     ]
     if view.open and view.skip is not None:
         notes.append(f"to be skipped: {_person(view.skip)}")
     elif view.skip is not None:
         notes.append(f"skipped: {_person(view.skip)}")
     if view.readmitted_as is not None:
-        notes.append(f"now transaction {view.readmitted_as}")
+        notes.append(f"re-admitted as transaction {view.readmitted_as}")
     if view.readmit is not None:
-        notes.append(f"wanted back: {_person(view.readmit)}")
-    # If the note belongs to an older attempt, a person has replayed the transaction since.
+        notes.append(f"re-admission requested: {_person(view.readmit)}")
+    # If the note is of an older attempt, a person has replayed the transaction since.
     last = view.document.replay
     if last is not None and last.count and last.attempt >= view.document.attempt - 1:
         times = "once" if last.count == 1 else f"{last.count} times in a row"
-        notes.append(f"replayed {times} by itself: {last.reason}")
+        notes.append(f"replayed automatically {times}: {last.reason}")
     return "; ".join(notes) or None
 
 
@@ -409,7 +409,7 @@ def _person_at(by: Person | None) -> str | None:
 
 
 def _of_attempts(noted: Iterable[PersonOfAttempt]) -> str | None:
-    return "; ".join(f"of attempt {each.attempt}: {_person_at(each)}" for each in noted) or None
+    return "; ".join(f"attempt {each.attempt}: {_person_at(each)}" for each in noted) or None
 
 
 def named_batch(metadata: Any, output: str) -> Any:
@@ -452,15 +452,15 @@ def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:
         "lost": "; ".join(view.document.lost) or None,
         "changed_rows": _of_attempts(view.changed),
         "error": view.said,
-        "pinned": "its rows stay: it was skipped and re-admitted"
+        "pinned": "its rows never change, since it was skipped and re-admitted"
         if view.document.pinned and view.document.restates is None
         else None,
-        "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts"
+        "stale": f"its batch does not start at the position where transaction {view.txid - 1} ended"
         if view.stale
         else None,
         "yielded": None
         if view.document.yielded is None
-        else f"to the run of transaction {view.document.yielded}",
+        else f"it gave its run slot to the run of transaction {view.document.yielded}",
         "replay": _replay(view),
         "replayed_by": _of_attempts(view.replayed_by),
         "skip": _person_at(view.skip),
@@ -482,7 +482,7 @@ def _rejected(found: tuple[str, tuple[int | None, int]]) -> str:
     task, (read, rejected) = found
     if read is None:
         return f"{task}: {rejected} rows"
-    return f"{task}: {rejected} of {read} rows, it used {read - rejected}"
+    return f"{task}: rejected {rejected} of {read} rows, used {read - rejected}"
 
 
 def _replay(view: TransactionView) -> str | None:
@@ -490,7 +490,7 @@ def _replay(view: TransactionView) -> str | None:
     return (
         None
         if noted is None
-        else f"of attempt {noted.attempt}, {noted.count} in a row: {noted.reason} ({noted.when})"
+        else f"replayed after attempt {noted.attempt}, {noted.count} in a row: {noted.reason} ({noted.when})"
     )
 
 

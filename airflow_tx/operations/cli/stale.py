@@ -60,10 +60,11 @@ def _told(topology: str, dag_id: str, found: Stale, task: str) -> Iterable[str]:
             accept = Command.of(
                 "restate", topology, "--stale", *narrowed, "--accept", "--why", "TEXT"
             )
-            yield f"To keep what the other code has made: {accept}"
+            yield f"To keep the results of the other code: {accept}"
     else:
         yield f"{nothing_stale(topology, found, task)}."
     for why, number in found.unknown.items():
         yield f"Not compared: {counted(number, 'transactions')}, since {why}."
     if any(each.reason is StaleReason.INTERVAL for each in found.lines):
-        yield f"To count the intervals: {Command.of('backfill', dag_id, '--from', 'DATE', '--to', 'DATE')}"
+        backfill = Command.of("backfill", dag_id, "--from", "DATE", "--to", "DATE")
+        yield f"To create runs for the missing intervals: {backfill}"

@@ -30,7 +30,7 @@ def print_ddl(args: Namespace) -> None:
         for line in dict.fromkeys(lines):
             print(line)
     if not found:
-        print(f"-- no state of DAG {args.dag} is in a database of SQL")
+        print(f"-- no state of DAG {args.dag} is in an SQL database")
 
 
 @command
@@ -44,7 +44,11 @@ def read_at(args: Namespace) -> None:
         newest = ledger.current() - 1
         txid = newest if args.txid is None else args.txid
         if not 1 <= txid <= newest:
-            final = f"Transactions 1 to {newest} are final." if newest else "None is final yet."
+            final = (
+                f"Transactions 1 to {newest} are final."
+                if newest
+                else "No transaction is final yet."
+            )
             raise ConfigError(option="TXID", value=txid, remedy=final)
         view = ledger.final_transaction(txid)
     ended = view and view.ended and view.ended.isoformat()
@@ -92,7 +96,7 @@ def _matching_fence(state: FencedState, record: TopologyRecord, topology: str) -
         if held.incarnation == record.incarnation and held.txid >= last:
             return held
     found = "none" if held is None else held.txid
-    problem = f"its last transaction is {found} by its fence, and {last or 'none'} by the ledger"
+    problem = f"its last transaction is {found} in its fence, but {last or 'none'} in the ledger"
     raise StateError(
         state=state.name,
         problem=problem if state.has_fence else "it has no fence, so its transaction is unknown",

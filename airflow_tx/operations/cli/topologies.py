@@ -63,7 +63,7 @@ def rename(args: Namespace) -> None:
         then = "Then: " + Command.of("replay", new.topology, "--failed") + "."
         after = f"{_txids(opened)} {then}" if opened else ""
         if new != old:
-            goes_on = f"Say UpstreamSource(..., topology={new.topology!r}) in their DAGs."
+            goes_on = f"Set UpstreamSource(..., topology={new.topology!r}) in their DAGs."
             after = f"{after} {readers_in_words(ReadOnlyLedger(store, old), goes_on)}".strip()
         if _is_dry(args, f"{what}{lost}. {after}"):
             return
@@ -129,7 +129,7 @@ def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
 
 def _is_dry(args: Namespace, what: str) -> bool:
     if args.dry_run:
-        _print_done(args, f"It would: {what} Nothing was changed.")
+        _print_done(args, f"Dry run: {what} Nothing was changed.")
     return bool(args.dry_run)
 
 
@@ -154,7 +154,7 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
         raise MoveRefused(
             topology=paths.topology,
             problem=live,
-            remedy="Pause the DAG, end them, and repeat.",
+            remedy="Pause the DAG, end its runs, and repeat the command.",
         )
 
 
@@ -165,9 +165,11 @@ def _left(store: Store, paths: Paths) -> str:
     current = ledger.current_if_any()
     what = "" if current is None else f", whose last final transaction is {current - 1}"
     opened = ledger.open_records()
-    what += f". {_txids(opened)} Their rows are counted nowhere" if opened else ""
+    what += f". {_txids(opened)} Their rows will not be counted" if opened else ""
     return what + (
-        f". Skipped, and never re-admitted: {', '.join(map(str, skipped))}" if skipped else ""
+        f". Transactions that were skipped and not re-admitted: {', '.join(map(str, skipped))}"
+        if skipped
+        else ""
     )
 
 
@@ -194,15 +196,17 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
     remedy: Remedy | str = ""
     if gone:
         problem = f"DAG {record.dag_id!r} has no state {', '.join(gone)}"
-        remedy = "Bring it back, and repeat."
+        remedy = "Restore it in the DAG, and repeat the command."
     elif stuck:
         problem = f"state {', '.join(stuck)} cannot be released"
-        remedy = "Without --release-states the ledger alone is deleted; for a new topology take a new state."
+        remedy = "Without --release-states, only the ledger is deleted. A new topology then needs a new state."
     elif halves:
         problem = f"state {', '.join(halves)} is in the middle of a transaction"
-        remedy = "Replay it, or skip it: " + Command.of("list", args.topology)
+        remedy = "Replay or skip the transaction, which this command lists: " + Command.of(
+            "list", args.topology
+        )
     elif compat.is_paused_there(record.dag_id) is False:
-        problem = f"DAG {record.dag_id!r} is not paused: its next run would count everything again"
+        problem = f"DAG {record.dag_id!r} is not paused: its next run would count all rows again"
         remedy = f"Pause it: airflow dags pause {record.dag_id}"
     if problem:
         raise MoveRefused(topology=args.topology, problem=problem, remedy=remedy)

@@ -92,7 +92,7 @@ def _state(args: Namespace) -> FencedState:
     dag_id = args.dag_id or _known_dag(args)
     spec, states = transactional_dag(dag_id)
     if spec.topology != args.topology:
-        remedy = f"Its topology is {spec.topology!r}: " + Command.of(
+        remedy = f"The topology of this DAG is {spec.topology!r}: " + Command.of(
             "state get", spec.topology, "...", "--dag-id", dag_id
         )
         raise ConfigError(option="--dag-id", value=dag_id, remedy=remedy)
@@ -101,7 +101,7 @@ def _state(args: Namespace) -> FencedState:
         raise ConfigError(
             option="STATE",
             value=args.state,
-            remedy=f"Topology {args.topology!r} has {known}.",
+            remedy=f"States of topology {args.topology!r}: {known}.",
         )
     return states[args.state]
 
@@ -113,7 +113,7 @@ def _known_dag(args: Namespace) -> str:
 
 def _last(name: str, before: Fence | None, after: Fence | None) -> str:
     if after is None:
-        return f"State {name}: no transaction noted"
+        return f"State {name}: no transaction yet"
     is_whole = after.applied and before == after
     return f"State {name}: {'' if is_whole else 'in the middle of '}transaction {after.txid}"
 
@@ -175,7 +175,7 @@ def _value(text: str, name: str, kind: str, part: Any) -> Any:
             part = json.loads(part) if is_json else from_plain(kind, part)
         return None if part is None else STATE_TYPES[kind].convert(part)
     except (ValueError, TypeError, ArithmeticError):
-        remedy = f"{name} is a {kind}."
+        remedy = f"Column {name} has the type {kind}."
         raise ConfigError(option="KEY", value=text, remedy=remedy) from None
 
 
@@ -214,7 +214,7 @@ def rejected(args: Namespace) -> None:
 def _limit(given: str) -> int:
     if not (given.isascii() and given.isdigit()):
         wrong_usage(
-            f"--limit {given}: this is no number. Give a number from 0, such as --limit 20."
+            f"--limit {given}: this is not a number. Give a number from 0, such as --limit 20."
         )
     return int(given)
 
@@ -250,9 +250,9 @@ def _told(found: RejectedRows, more: int) -> Iterator[str]:
     :param more: number of rows that are not printed.
     """
     if not found.counts.rows:
-        yield "No such row was rejected."
+        yield "No rejected row matches the command."
     if found.counts.others:
-        yield f"{found.counts.others} more reasons, with fewer rows each. Choose with --task or --reason."
+        yield f"{found.counts.others} more reasons with fewer rows are not shown. To see them, add --task or --reason."
     if more:
         yield f"{counted(more, 'more rows')}. To print all of them, add --limit {found.counts.rows}."
 

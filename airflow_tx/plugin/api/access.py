@@ -269,7 +269,7 @@ def plain_name(segment: str) -> str:
     escaped = _ESCAPED.sub(lambda found: f"%{found[1]}", segment.replace("%", "%25"))
     name = unquote(escaped)
     if "\0" in name:
-        raise ValueError("no name has this character")  # Databases refuse this character.
+        raise ValueError("a name cannot contain a null character")  # databases refuse it, too
     return name
 
 

@@ -60,7 +60,7 @@ MOST_NAMES = 100
 
 def _printable(name: str) -> str:
     if without_controls(name) != name or "\n" in name:
-        raise ValueError("no name has control characters")
+        raise ValueError("a name cannot contain control characters")
     return name
 
 
@@ -162,7 +162,7 @@ def execute_action(
     request = _request(access, snapshot, action, body)
     if request.needs_reason and not without_controls(body.why).strip():
         raise HTTPException(
-            status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger."
+            status.HTTP_422_UNPROCESSABLE_CONTENT, "Enter a reason. The ledger keeps it."
         )
     audit = Audit(access.name, body.why)
     with questions.asked(action.value, snapshot, access, needs_dag=request.needs_dag):
@@ -207,8 +207,8 @@ def _log(
     try:
         compat.log_action(event, who=audit.who, dag_id=snapshot.record.dag_id, entries=entries)
     except DBAPIError as error:
-        # Do not fail, since the answer must say that the action was done.
-        log.error("Airflow's audit log lacks %s by %s: %s", event, audit.who, error.orig)
+        # Do not fail: the answer must say that the action was done.
+        log.error("Airflow's audit log has no entry for %s by %s: %s", event, audit.who, error.orig)
 
 
 def _nothing_done(error: Exception) -> EffectLine:

@@ -161,7 +161,7 @@ def said_advice(
     :param log: the log of `begin`.
     """
     advice = _advised(snapshot, said, access, log=log)
-    cleared = AdvisedStep(words="Clear its task begin")
+    cleared = AdvisedStep(words="Clear the task begin of the run")
     return replace(advice, remedy=None, steps=[*advice.steps, cleared] if said else [])
 
 
@@ -271,8 +271,11 @@ def _advised(
     is_general = about is not None and about.document.remedy is None
     if about is not None and about.skip is None:
         skip = Command("skip", snapshot.name, (str(about.txid),), ("--why", "TEXT"))
-        # A skip gives up the rows of the transaction, so it is the last step.
-        steps = [*(each for each in steps if each[1] != skip), ("Or count its rows nowhere", skip)]
+        # A skip gives up the rows, so it is the last step.
+        steps = [
+            *(each for each in steps if each[1] != skip),
+            ("Or skip the transaction, so that its rows count nowhere", skip),
+        ]
     return Advice(
         remedy=None if not remedy or (may_act and is_general) else str(remedy),
         steps=[

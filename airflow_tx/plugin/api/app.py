@@ -102,7 +102,9 @@ class BoundedBody:
             message = await receive()
             size += len(message.get("body", b""))
             if size > MOST_BODY:
-                raise HTTPException(413, f"Send at most {MOST_BODY} bytes.")
+                raise HTTPException(
+                    413, f"The body of a request can have at most {MOST_BODY} bytes."
+                )
             return message
 
         await self._app(scope, receive_some, send)
@@ -112,7 +114,7 @@ def make_app() -> FastAPI:
     """Create the application without FastAPI's documentation pages, since these pages require no login."""
     app = FastAPI(
         title="Transactions",
-        description="The transactions of the ledger, and the actions of a person.",
+        description="The API of the Transactions page: it shows the transactions of topologies and acts on them.",
         version="1",
         openapi_url=None,
         generate_unique_id_function=lambda route: route.name,
@@ -157,9 +159,7 @@ def _database_away(request: Request, error: Exception) -> JSONResponse:
     """Answer with the error, without its SQL statement."""
     assert isinstance(error, DBAPIError)
     log.warning("%s %s: %s", request.method, request.url.path, error.orig)
-    detail = (
-        f"Airflow's database cannot be used now: {error.orig}. Repeat it once the database answers."
-    )
+    detail = f"Airflow's database cannot be used now: {error.orig}. Repeat the request once the database answers."
     return JSONResponse({"detail": redacted(detail)}, status_code=503)
 
 
@@ -189,7 +189,7 @@ def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
     # Starlette sends this answer without calling the middlewares.
     return JSONResponse(
-        {"detail": "It cannot be answered; see the log of the api-server."},
+        {"detail": "The server could not answer this request; see the log of the api-server."},
         status_code=500,
         headers=_NOSNIFF,
     )

@@ -123,8 +123,8 @@ class _Left:
 
 
 MOST_PROCESSES = 3
-"""Maximum number of processes at the same time. If a DAG file hangs in a process, another process starts."""
-_ENDED = {"failed": "The process that reads DAG files has ended; repeat it."}
+"""Processes at the same time: a new one starts beside a process in which a DAG file hangs."""
+_ENDED = {"failed": "The process that reads DAG files has ended. Repeat the request."}
 
 
 class DagProcess:
@@ -192,8 +192,8 @@ class DagProcess:
         except FutureTimeout:
             self._retire(process)
             text = (
-                f"There was no answer within {seconds:g} s: the DAG file, a source or a state takes longer. The "
-                "process that reads DAG files is replaced; repeat it."
+                f"There was no answer within {seconds:g} s, because the DAG file, a source or a state takes longer. "
+                "The process that reads DAG files is replaced. Repeat the request."
             )
             raise NotAnsweredThere(text=text) from None
         finally:
@@ -269,7 +269,9 @@ class DagProcess:
                     continue
                 _, waiting = self._waiting.get(answer["id"], (None, None))
             except (ValueError, KeyError, TypeError):
-                log.warning("The process that reads DAG files wrote %.200r", line)
+                log.warning(
+                    "The process that reads DAG files wrote an unexpected line: %.200r", line
+                )
                 continue
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
@@ -408,7 +410,7 @@ class LagBoard:
     def lag_line(self, snapshot: TopologySnapshot) -> LagLine:
         """Return the last known lag of a topology."""
         if _key(snapshot) not in self._found:
-            return LagLine(why="Its source has not answered yet.")
+            return LagLine(why="The source of the topology has not answered yet.")
         at, found = self._found[_key(snapshot)]
         if "count" in found:
             return LagLine(value=found["count"], unit=found["unit"], at=at)

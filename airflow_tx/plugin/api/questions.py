@@ -33,7 +33,7 @@ class Busy(TxError):
     """Too many slow requests are running, so another request is refused. Each takes a thread of the api-server."""
 
     template = (
-        "{who} busy because of {questions}.",
+        "{who}: {questions}.",
         "Nothing was done. Try again in a few seconds.",
     )
 
@@ -115,14 +115,14 @@ class Questions:
         alike = [each for each in self._asked if each.needs_dag is question.needs_dag]
         own = [each for each in alike if each.person == question.person]
         if len(own) >= MOST_OF_PERSON:
-            return "You keep the Transactions page", own
+            return "Your own requests keep the Transactions page busy", own
         if not question.needs_dag:
             return "", ()  # A ledger answers fast.
         about = [each for each in alike if each.topology == question.topology]
         if _is_full(about, question.person, MOST_OF_TOPOLOGY):
-            return f"Topology {question.topology} is", about
+            return f"Topology {question.topology} is busy", about
         is_full = _is_full(alike, question.person, MOST_AT_ONCE)
-        return ("The Transactions page is", alike) if is_full else ("", ())
+        return ("The Transactions page is busy", alike) if is_full else ("", ())
 
 
 def _is_full(asked: Sequence[PersonalQuestion], person: str, most: int) -> bool:
@@ -169,7 +169,7 @@ MOST_SEARCHES = 16
 class SearchBusy(Busy):
     """Too many searches are running, so another search is refused. The page sends it again later."""
 
-    template = ("{who} under way.", "This search has not begun. Try again in a few seconds.")
+    template = ("{who}.", "This search has not begun. Try again in a few seconds.")
 
 
 class Searches:
@@ -187,9 +187,9 @@ class Searches:
         """
         with self._lock:
             if person in self._people:
-                raise SearchBusy(who="Another search of yours is")
+                raise SearchBusy(who="Another search of yours is under way")
             if len(self._people) >= MOST_SEARCHES:
-                raise SearchBusy(who=f"Searches of {MOST_SEARCHES} other people are")
+                raise SearchBusy(who=f"Searches of {MOST_SEARCHES} other people are under way")
             self._people.add(person)
         try:
             yield

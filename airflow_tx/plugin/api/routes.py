@@ -499,7 +499,7 @@ def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> 
 def _unseen() -> WhyNot:
     return WhyNot(
         code=WhyCode.UNKNOWN,
-        sentence="The logs of its tasks give the reason, but you may not read the task instances of this DAG.",
+        sentence="The logs of the run's tasks give the reason, but you may not read the task instances of this DAG.",
     )
 
 
@@ -516,7 +516,7 @@ def _why(
     """
     yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
     if yielded is not None:
-        sentence = f"It gave its run slot to transaction {yielded.blocking}, and starts again after that transaction."
+        sentence = f"The run gave its run slot to transaction {yielded.blocking}, and starts again after it."
         return WhyNot(
             code=WhyCode.YIELDED,
             sentence=sentence,
@@ -525,27 +525,27 @@ def _why(
     if begin is None or begin.state is None:
         if run_state in State.unfinished_dr_states:
             return WhyNot(
-                code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet."
+                code=WhyCode.QUEUED, sentence="Airflow has not started the task begin yet."
             )
         return WhyNot(
             code=WhyCode.ENDED,
-            sentence=f"The run ended as {run_state} before its task begin was started.",
+            sentence=f"The run ended as {run_state} before its task begin started.",
         )
     if begin.state == "skipped":
         sentence = "The source had no rows for another transaction, or was not ready, so the run was skipped."
         return WhyNot(code=WhyCode.NO_DATA, sentence=sentence)
     if begin.state in State.failed_states:
-        sentence = f"Its task begin has failed{_quoted(said)} Clear it to begin again."
+        sentence = f"The task begin has failed{_quoted(said)} Clear the task to begin again."
         return WhyNot(code=WhyCode.FAILED, sentence=sentence)
     if begin.state == "up_for_retry":
-        sentence = f"Its source was not ready, or the ledger did not answer{_quoted(said)} Airflow retries the task."
+        sentence = f"The source was not ready, or the ledger did not answer{_quoted(said)} Airflow retries the task."
         return WhyNot(code=WhyCode.SOURCE, sentence=sentence)
     if begin.state == "deferred":
         return _deferred(snapshot)
     if run_state in State.unfinished_dr_states:
         return WhyNot(
             code=WhyCode.BEGINS,
-            sentence="Its task begin is about to begin a transaction.",
+            sentence="The task begin is about to begin a transaction.",
         )
     return WhyNot(
         code=WhyCode.UNKNOWN,
@@ -558,7 +558,7 @@ def _waits_for(snapshot: TopologySnapshot | None, txid: int) -> Advice:
 
 
 def _quoted(said: str | None) -> str:
-    return f": {said}" if said else "; the log of its task begin says why."
+    return f": {said}" if said else "; the log of the task begin gives the reason."
 
 
 def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
@@ -569,18 +569,19 @@ def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
         and view.allocated + 1 >= view.current + view.record.max_pending
     ):
         first = next((each for each in snapshot.opened if each.txid == view.current), None)
-        why = "" if first is None or first.waits is None else f", which waits for {first.waits}"
+        why = "" if first is None or first.waits is None else f"; that one waits for {first.waits}"
         are = "is" if len(snapshot.opened) == 1 else "are"
         sentence = (
-            f"The window is full: {len(snapshot.opened)} of {counted(view.record.max_pending, 'transactions')} {are} "
-            f"open. It begins once transaction {view.current} is final{why}."
+            f"The limit max_pending is reached: {len(snapshot.opened)} of "
+            f"{counted(view.record.max_pending, 'transactions')} {are} open. "
+            f"The run begins a transaction once transaction {view.current} is final{why}."
         )
         return WhyNot(
             code=WhyCode.WINDOW_FULL,
             sentence=sentence,
             advice=_waits_for(snapshot, view.current),
         )
-    sentence = "It waits for the run of an earlier data interval, or is about to begin."
+    sentence = "The run waits for the run of an earlier data interval, or is about to begin."
     return WhyNot(code=WhyCode.ORDER, sentence=sentence)
 
 
@@ -716,7 +717,7 @@ def _wanted(what: str) -> str:
     :raises HTTPException: 422 if the text has only spaces.
     """
     if not what.strip():
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say what to look for.")
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Enter a text to search for.")
     return what.strip()
 
 
@@ -844,7 +845,7 @@ def search_transactions(
 
 def _check_zones(*moments: datetime | None) -> None:
     if any(moment is not None and moment.tzinfo is None for moment in moments):
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Add a time zone to each time.")
 
 
 @topology_router.get("/topologies/{topology:path}", response_model=TopologyPage)

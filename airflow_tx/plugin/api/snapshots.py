@@ -69,12 +69,12 @@ class LedgerAway(TxError):
 
     template = (
         "The ledger cannot be read now: {reason}.",
-        "This page continues by itself as soon as it can.",
+        "This page continues automatically once the ledger answers.",
     )
 
 
 SILENT = "ZooKeeper does not answer"
-_UNUSABLE = "its connection cannot be used, see the log of the api-server"
+_UNUSABLE = "its connection to ZooKeeper cannot be used; see the log of the api-server"
 
 
 class LedgerClient:

@@ -374,7 +374,11 @@ class FailureCause:
         :param own: the names of the topology and of the DAG.
         """
         if view.stale:
-            return cls("stale", ("its predecessor ended elsewhere than its batch starts",), ())
+            return cls(
+                "stale",
+                ("the transaction before it did not end at the position where its batch starts",),
+                (),
+            )
         # The name of the failed task is not part of the cause.
         text = view.document.error or view.run_end or view.blocked or ""
         # Only a refusal has a remedy. An error of a task's own code has none.

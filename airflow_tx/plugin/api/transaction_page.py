@@ -607,8 +607,10 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
 
 
 def audit_lines(view: TransactionView) -> list[AuditLine]:
-    """Return the actions of people on a transaction, the oldest first."""
-    noted: list[tuple[str, Person]] = [("rows decided again", each) for each in view.changed]
+    """List people's actions on a transaction, the oldest first."""
+    noted: list[tuple[str, Person]] = [
+        ("replay with the current rows", each) for each in view.changed
+    ]
     noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
     noted += [("readmit", view.readmit)] if view.readmit else []
@@ -676,6 +678,6 @@ def rejected_answer(snapshot: TopologySnapshot, txid: int, access: Access) -> Re
     :raises Busy: too many slow requests are running.
     :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.
     """
-    with questions.asked("a look at rejected rows", snapshot, access):
+    with questions.asked("a query of rejected rows", snapshot, access):
         found = dag_process().ask({"rejected": snapshot.as_asked, "txid": txid})
     return msgspec.convert(found, RejectedAnswer)

@@ -62,7 +62,7 @@ def test_each_action_requires_an_access_right_a_reason_and_the_version_from_its_
     if preview["needs_reason"]:
         for why in ("", " \t", "\u2028"):
             refused = board.post(path, {**doing, "why": why})
-            assert (refused.status_code, refused.json()["detail"]) == (422, "Say why; it is kept in the ledger.")
+            assert (refused.status_code, refused.json()["detail"]) == (422, "Enter a reason. The ledger keeps it.")
     outdated = board.post(path, {**named, "version": "nonsense", "why": WHY})
     assert (outdated.status_code, "has changed since. Nothing was done" in outdated.json()["detail"]) == (409, True)
     assert world.everything() == before
@@ -78,9 +78,9 @@ def test_each_action_requires_an_access_right_a_reason_and_the_version_from_its_
             "Check 'nosuch' of transaction 1 of flights not accepted",
         ),
         ("accept-change", {"names": ["nosuch"]}, "Change of state 'nosuch' of topology 'flights' not accepted"),
-        ("state-rename", {"names": ["nosuch", "tx_state.one"]}, "the ledger does not know 'nosuch'"),
+        ("state-rename", {"names": ["nosuch", "tx_state.one"]}, "the ledger has no state 'nosuch'"),
         ("state-forget", {"names": ["nosuch"]}, "nosuch"),
-        ("repair", {"repair": "state-lost", "names": ["nosuch"]}, "and no state 'nosuch'"),
+        ("repair", {"repair": "state-lost", "names": ["nosuch"]}, "the DAG has no state 'nosuch'"),
         ("repair", {"repair": "roll-forward", "names": ["nosuch"]}, "the DAG has no state 'nosuch'"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_transaction_commits_after_a_person_accepts_the_lost_state_that_it_upd
     a_lost_state_and_a_failed_commit(world)
     repaired, waits = act(board, "repair", repair="state-lost", names=["tx_state.one"])
     assert repaired.endswith("Generation 2; transaction 2 commits next.")
-    assert waits.endswith("replays it after the repair. Without one: airflow tx replay flights 2")
+    assert waits.endswith("replays it after the repair. Without a coordinator: airflow tx replay flights 2")
     assert act(board, "replay", txids=[2]) == ["its run was cleared"]
     assert pipeline.run("r2") == 2
     assert pipeline.ledger.turn().current == 3
@@ -132,7 +132,7 @@ def test_buttons_next_to_the_error_accept_the_lost_state_and_replay_the_transact
     ulf = people("ulf")
     ulf.open(topology="flights", txid=2)
     dialog = ulf.press("Accept the lost state")
-    expect(dialog).to_contain_text("Accept what state tx_state.one of topology flights holds; what it lost stays lost.")
+    expect(dialog).to_contain_text("Accept the values of state tx_state.one of topology flights. Values that it")
     dialog.get_by_role("textbox").fill(WHY)
     dialog.get_by_role("button", name="Accept the lost state", exact=True).click()
     expect(dialog).to_contain_text("Generation 2; transaction 2 commits next.")

@@ -193,7 +193,7 @@ def test_the_page_of_a_run_without_a_transaction_links_to_the_log_of_begin(
     both = people("ulf"), dark("ulf")
     for each in both:
         each.page.goto("/dags/the_dag/runs/broken/plugin/run-transaction")
-        expect(each.board).to_contain_text("Its task begin has failed")
+        expect(each.board).to_contain_text("The task begin has failed")
         expect(each.board.get_by_role("link", name="Open the log of begin")).to_be_visible()
         assert each.findings() == []
 
@@ -221,9 +221,7 @@ def test_the_table_of_attempts_marks_cells_that_changed_since_the_previous_attem
 
 # --- busy ---------------------------------------------------------------------------------------------------------
 
-BUSY = (
-    "Topology flights is busy because of a search in topology flights, since 12:00:00 UTC. Try again in a few seconds."
-)
+BUSY = "Topology flights is busy: a search in topology flights, since 12:00:00 UTC. Try again in a few seconds."
 
 
 def refuses(route: Route) -> None:
@@ -240,13 +238,13 @@ def test_a_refused_search_shows_the_reason_and_is_retried_automatically(
     for each in both:
         each.page.route("**/search?*", refuses)
         each.open(topology="flights")
-        each.board.get_by_role("searchbox", name="Which transaction has it?").fill("1")
+        each.board.get_by_role("searchbox", name="Find a transaction").fill("1")
         each.page.keyboard.press("Enter")
         expect(each.board.get_by_role("alert")).to_contain_text(BUSY)
     check_sights(both, lambda each: each.board.get_by_role("button", name="Try again"))
     for each in both:
         each.page.unroute("**/search?*", refuses)
-        expect(each.board.get_by_text("Looked through 1 transaction, down to 1.")).to_be_visible()
+        expect(each.board.get_by_text("Searched 1 transaction, down to transaction 1.")).to_be_visible()
         expect(each.board.get_by_role("alert")).to_have_count(0)
 
 

@@ -115,8 +115,11 @@ def test_the_page_of_a_run_without_a_transaction_shows_the_last_message_of_begin
     # No other test has a run of this name: the board may still remember theirs.
     runs.make(without="running")
     for state, said in (
-        ("up_for_retry", "Its source was not ready, or the ledger did not answer: no disk. Airflow retries the task."),
-        ("failed", "Its task begin has failed: no disk. Clear it to begin again."),
+        (
+            "up_for_retry",
+            "The source was not ready, or the ledger did not answer: no disk. Airflow retries the task.",
+        ),
+        ("failed", "The task begin has failed: no disk. Clear the task to begin again."),
     ):
         board.commands.python(_BEGIN_SAYS, "without", state, "no disk.")
         why = board.get("dags/the_dag/runs/without")["why"]
@@ -461,8 +464,8 @@ def test_a_replay_records_the_user_in_the_audit_log_of_the_ledger_and_of_the_run
     act(board, "replay-failed", "now it is", "ada")
     pipeline.run("r1")
     told = board.commands.json("tx", "show", "flights", "1", root=ROOT)[0]["replayed_by"]
-    assert told.startswith("of attempt 1: the disk is back (ulf, ")
-    assert "; of attempt 2: now it is (ada, " in told
+    assert told.startswith("attempt 1: the disk is back (ulf, ")
+    assert "; attempt 2: now it is (ada, " in told
     # Committed: the receipt has it.
     shown = eventually(lambda: _if_final(board), 240, "the history is read")
     assert [person(each) for each in shown["audit"]] == [asked, ("replay of attempt 2", "ada", "now it is")]
@@ -504,7 +507,7 @@ def test_tries_xcoms_the_audit_log_and_creating_runs_each_require_their_own_acce
         page = board.get("topologies/flights/transactions/2", user)
         guarded = (page["tasks"], page["links"]["tasks"], page["new_values"], page["audit"])
         assert [bool(each) for each in guarded] == [user == "ulf"] * 4
-    assert board.get("dags/the_dag/runs/r3", LIMITED)["why"]["sentence"].startswith("The logs of its tasks")
+    assert board.get("dags/the_dag/runs/r3", LIMITED)["why"]["sentence"].startswith("The logs of the run's tasks")
     runs.delete()
     path = "topologies/flights/actions/replay"
     preview = board.post(f"{path}/preview", {"txids": [2]}, LIMITED).json()
@@ -547,7 +550,7 @@ def test_a_skip_and_its_readmission_require_a_reason_and_record_the_user(
     path = "topologies/flights/actions/skip"
     version = board.post(f"{path}/preview", {"txids": [1]}).json()["version"]
     without = board.post(path, {"txids": [1], "version": version})
-    assert (without.status_code, without.json()["detail"]) == (422, "Say why; it is kept in the ledger.")
+    assert (without.status_code, without.json()["detail"]) == (422, "Enter a reason. The ledger keeps it.")
     (done,) = act(board, "skip", "the file is broken", txids=[1])
     assert done["what"].startswith("skipped.")
     shown = seen(board, "topologies/flights/transactions/1", "ulf", phase="SKIPPED")
@@ -567,7 +570,7 @@ def test_a_preview_lists_the_transactions_for_which_the_action_is_refused(
     assert preview["effects"] == []
     assert [each["what"] for each in preview["refused"]] == [
         "Transaction 1 is committed. Nothing was changed.",
-        "its run is running; with force it is replayed all the same",
+        "its run is running; with force it is replayed anyway",
     ]
     loss = board.post("topologies/flights/actions/accept-loss/preview", {}).json()
     assert [each["what"][:40] for each in loss["refused"]] == ["Topology 'flights' has lost nothing: its"]
@@ -637,7 +640,7 @@ def test_the_lag_of_a_topology_is_read_from_its_own_source(board: Board, store: 
         eventually(lambda: shows(name, value, why), 240, told, interval=0.5, explain=lambda: str(lags()))
 
     await_lag("lagging", 3)
-    why = f"DAG 'lag_here' keeps topology 'lagging' at {ROOT} of 'zookeeper_default'"
+    why = f"DAG 'lag_here' keeps topology 'lagging' at {ROOT} of connection 'zookeeper_default'"
     for name in ("earlier", other):
         await_lag(name, None, why)
     renamed = ("tx", "rename", "lagging", "--dag-id", "lag_there", "--why", "it is another one", "--yes")
@@ -760,7 +763,10 @@ def killed(zookeeper: LocalZooKeeper) -> Iterator[None]:
     zookeeper.start()
 
 
-AWAY = "The ledger cannot be read now: ZooKeeper does not answer. This page continues by itself as soon as it can."
+AWAY = (
+    "The ledger cannot be read now: ZooKeeper does not answer. "
+    "This page continues automatically once the ledger answers."
+)
 
 
 def _away(board: Board, path: str) -> tuple[int, str]:

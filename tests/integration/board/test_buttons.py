@@ -89,7 +89,7 @@ def test_the_second_of_two_simultaneous_replays_shows_why_it_is_refused(
     for name in ("ulf", "ada"):
         people(name).open(topology="flights")
         dialogs[name] = people(name).press("Replay all failed")
-        expect(dialogs[name]).to_contain_text("Replay what has failed of topology flights: 1, 2.")
+        expect(dialogs[name]).to_contain_text("Replay the failed transactions of topology flights: 1, 2.")
     confirm(dialogs["ulf"], "Replay all failed")
     expect(dialogs["ulf"]).to_contain_text("2 (run r2): its run was cleared")
     assert runs.states() == {"r1": "running", "r2": "running", "r3": "running"}
@@ -185,7 +185,7 @@ def test_an_error_during_an_action_is_shown_in_one_sentence(
     dialog.get_by_role("button", name="Preview again").click()
     ulf.page.route("**/actions/replay", without_login)
     confirm(dialog, "Replay")
-    expect(alert).to_have_text("You are not logged in any more: reload the page.")
+    expect(alert).to_have_text("You are no longer logged in. Reload the page.")
     ulf.page.unroute("**/actions/replay", without_login)
 
     client = connect(ClientConfig(zookeeper.hosts))

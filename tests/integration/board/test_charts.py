@@ -89,13 +89,13 @@ def test_all_charts_show_their_values_at_the_time_under_the_pointer(
     vera.open(topology="flights", **HOUR)
     # The hour is from 23:10 to 00:10, so that the first minutes of the year are close to its right end.
     point(chart(vera, "Age"), 51 / 60)
-    slider = vera.board.get_by_role("slider", name="Time in all charts")
+    slider = vera.board.get_by_role("slider", name="Selected time of all charts")
     said = re.compile(f"{FIRST}. Throughput: 2 transactions, 2 rows. .*Replays: 1 replay. Failures: 1 failure.")
     expect(slider).to_have_attribute("aria-valuetext", said)
     lines = vera.board.locator(".u-cursor-x:visible")
     expect(lines).to_have_count(9)
     vera.board.get_by_role("heading", name="Figures").hover()
-    expect(slider).to_have_attribute("aria-valuetext", "no time is chosen")
+    expect(slider).to_have_attribute("aria-valuetext", "no time is selected")
     expect(lines).to_have_count(0)
 
 
@@ -105,7 +105,7 @@ def test_arrow_keys_move_the_selected_time_of_all_charts_and_enter_zooms_in(
 ) -> None:
     vera = people("vera")
     vera.open(topology="flights", **HOUR)
-    slider = vera.board.get_by_role("slider", name="Time in all charts")
+    slider = vera.board.get_by_role("slider", name="Selected time of all charts")
     slider.focus()
     for _ in range(4):
         slider.press("ArrowLeft")
@@ -147,9 +147,9 @@ def test_a_touch_on_a_chart_shows_its_values_and_a_button_that_lists_the_transac
             plot.dispatchEvent(new PointerEvent("click", { ...at, pointerType: "touch" }));
         }"""
     )
-    expect(vera.board).to_contain_text(f"Show these rows{FIRST}")
+    expect(vera.board).to_contain_text(f"Show the rows of this time{FIRST}")
     expect(vera.page).to_have_url(re.compile("range=3600&"))
-    vera.board.get_by_role("button", name="Show these rows").click()
+    vera.board.get_by_role("button", name="Show the rows of this time").click()
     expect(vera.page).to_have_url(re.compile(f"range=120&until={NEW_YEAR + 120_000}"))
 
 
@@ -206,7 +206,7 @@ def test_charts_show_the_limits_beyond_which_a_topology_is_late(
     pipeline.run("r1")
     vera = people("vera")
     vera.open(topology="lagging", range=600)
-    expect(vera.board.get_by_role("img", name="Age: none was open, late_after 1 h")).to_be_visible()
+    expect(vera.board.get_by_role("img", name="Age: no transaction was open, late_after 1 h")).to_be_visible()
     expect(vera.board.get_by_role("img", name=re.compile("^Lag: 3 files, max_lag 2 files"))).to_be_visible()
     assert vera.findings() == []
 

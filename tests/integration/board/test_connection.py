@@ -14,7 +14,7 @@ from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
 
 ANSWERS = re.compile(r"/tx/api/v1/")
-OLD = re.compile(r"What you see is of 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\. The page tries again every \d+ s\.")
+OLD = re.compile(r"The page shows the state of 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\. The page tries again every \d+ s\.")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_an_offline_timeline_is_marked_as_not_live_and_ends_at_its_last_data(ver
 def test_a_page_reports_an_expired_session_and_recovers_after_a_login(vera: Person, board: Board) -> None:
     cookies = vera.page.context.cookies()
     vera.page.context.clear_cookies()
-    expect(trouble(vera)).to_contain_text("You are not logged in any more")
+    expect(trouble(vera)).to_contain_text("You are no longer logged in")
     expect(trouble(vera)).to_contain_text("The page tries again every 20 s.")
     vera.page.context.add_cookies(cookies)  # type: ignore[arg-type]
     expect(trouble(vera)).to_have_count(0)

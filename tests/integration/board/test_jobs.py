@@ -120,7 +120,7 @@ def test_a_restatement_by_dates_is_refused_for_a_topology_without_dates(board: B
     pipeline.run("r1")
     answer = board.post("topologies/flights/actions/restate/preview", {"first": "2026-05-01", "last": "2026-05-02"})
     assert answer.status_code == 409
-    assert "Its runs have no dates" in answer.json()["detail"]
+    assert "The runs of this source have no dates" in answer.json()["detail"]
     assert board.get("topologies/flights/jobs") == {"jobs": [], "dated": False}
 
 
@@ -191,7 +191,7 @@ def test_every_viewer_sees_a_job_and_a_user_can_replay_its_failed_transactions(
             ulf.page.emulate_media(color_scheme=scheme)
             expect(jobs).to_contain_text("1 of 4 restated")
             assert (ulf.findings(), ulf.overflow()) == ([], 0)
-    jobs.get_by_role("button", name="Replay the failed ones").click()
+    jobs.get_by_role("button", name="Replay failed transactions").click()
     dialog = ulf.page.get_by_role("dialog")
     expect(dialog.get_by_role("heading")).to_have_text(f"Replay: transaction {DAYS + 2} of daily")
     ulf.page.keyboard.press("Escape")
@@ -207,7 +207,7 @@ def test_a_user_restates_days_on_the_page(board: Board, days: Days, runs: Runs, 
     dialog = ulf.page.get_by_role("dialog")
     dialog.get_by_label("From").fill("2026-05-03")
     dialog.get_by_label("To").fill("2026-05-01")
-    expect(dialog).to_contain_text("This day is before the first one.")
+    expect(dialog).to_contain_text("The last day cannot be before the first day.")
     assert ulf.findings() == []
     dialog.get_by_label("To").fill("2026-05-05")
     dialog.get_by_role("button", name="Preview").click()

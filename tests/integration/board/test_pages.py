@@ -216,7 +216,7 @@ def test_a_term_of_the_protocol_has_a_tooltip_and_links_to_its_explanation(
     expect(vera.page.get_by_role("tooltip")).to_contain_text("refuses writers of older attempts")
     assert vera.findings() == []
     fence.press("Enter")
-    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Words of the board")
+    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Terms of the Transactions page")
     expect(vera.board).to_contain_text("docs/fence.md")
     assert vera.findings() == []
     vera.board.get_by_role("link", name="← Back").click()
@@ -305,7 +305,7 @@ def test_several_selected_transactions_are_replayed_or_skipped_after_one_preview
     dialog = ulf.press("Replay")
     expect(dialog).to_contain_text("Replay transactions 1, 2 of topology flights.")
     # A box that is ticked changes the preview, and leaves the dialog as it is.
-    dialog.get_by_text("also if its run is queued or running").click()
+    dialog.get_by_text("also replay transactions whose run is queued or running").click()
     expect(dialog.get_by_role("status", name="Loading")).to_have_count(0)
     dialog.get_by_role("button", name="Replay", exact=True).click()
     expect(dialog).to_contain_text("2 (run r2): its run was cleared")
@@ -344,9 +344,9 @@ def test_a_search_finds_the_transaction_that_counted_a_file(board: Board, filed:
         filed.run(run)
     vera = people("vera")
     vera.open(topology="flights")
-    vera.board.get_by_role("searchbox", name="Which transaction has it?").fill("02.csv")
+    vera.board.get_by_role("searchbox", name="Find a transaction").fill("02.csv")
     vera.page.keyboard.press("Enter")
-    expect(vera.board).to_contain_text("1 transaction has 02.csv:")
+    expect(vera.board).to_contain_text("1 transaction matches 02.csv:")
     assert vera.findings() == []
     vera.board.get_by_role("link", name="Transaction 2", exact=True).click()
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 2")
@@ -361,13 +361,13 @@ def test_a_tab_links_to_the_full_page_on_a_narrow_screen(
     vera = people("vera")
     vera.page.set_viewport_size(NARROW)
     for tab, link, title in (
-        ("/dags/the_dag/plugin/dag-transactions", "Open the transactions as a page", "flights"),
-        ("/dags/the_dag/runs/r1/plugin/run-transaction", "Open transaction 1 as a page", "Transaction 1"),
+        ("/dags/the_dag/plugin/dag-transactions", "Open the Transactions page", "flights"),
+        ("/dags/the_dag/runs/r1/plugin/run-transaction", "Open the page of transaction 1", "Transaction 1"),
     ):
         vera.page.goto(tab)
         vera.board.get_by_role("link", name=link).click()
         expect(vera.board.get_by_role("heading", level=1)).to_have_text(title)
-        expect(vera.board.get_by_role("link", name=re.compile("as a page$"))).to_have_count(0)
+        expect(vera.board.get_by_role("link", name=re.compile("^Open the (Transactions )?page"))).to_have_count(0)
     vera.page.set_viewport_size(WIDE)
 
 

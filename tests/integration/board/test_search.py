@@ -82,7 +82,7 @@ def test_the_result_of_a_search_does_not_reveal_topologies_that_the_user_may_not
 def test_an_empty_search_is_refused(board: Board) -> None:
     with board.client("vera") as client:
         answer = client.get("/api/v1/search", params={"what": "  "})
-    assert (answer.status_code, answer.json()) == (422, {"detail": "Say what to look for."})
+    assert (answer.status_code, answer.json()) == (422, {"detail": "Enter a text to search for."})
 
 
 @pytest.mark.long

@@ -164,24 +164,24 @@ def test_a_filter_finds_transactions_that_are_not_loaded_and_a_reload_keeps_the_
     vera.board.get_by_role("button", name="Filter rows").click()
     vera.board.get_by_role("searchbox", name="Filter rows by text").fill("DISK was")
     expect(vera.row(7)).to_be_visible()
-    expect(vera.board).to_contain_text("1 transaction like that in this time.")
+    expect(vera.board).to_contain_text("1 transaction matches the filter in this time.")
     assert vera.findings() == []
     vera.page.reload()
     expect(vera.row(7)).to_be_visible()
     expect(vera.row(131)).to_have_count(0)
     expect(vera.board.get_by_role("searchbox", name="Filter rows by text")).to_have_value("DISK was")
-    vera.board.get_by_role("group", name="Rows by status").get_by_role("button", name="failed").click()
-    expect(vera.board).to_contain_text("No transaction of this time is like that.")
+    vera.board.get_by_role("group", name="Filter rows by status").get_by_role("button", name="failed").click()
+    expect(vera.board).to_contain_text("No transaction in this time matches the filter.")
     vera.board.get_by_role("button", name="Show all rows").click()
     expect(vera.row(131)).to_be_visible()
 
-    only = vera.board.get_by_role("group", name="Only rows that are")
+    only = vera.board.get_by_role("group", name="Filter rows by property")
     only.get_by_role("button", name="replayed").click()
     expect(vera.row(7)).to_be_visible()
     expect(only.get_by_role("button", name="replayed")).to_have_attribute("aria-pressed", "true")
     only.get_by_role("button", name="replayed").click()
     only.get_by_role("button", name="slow").click()
-    expect(vera.board).to_contain_text(re.compile(r"Slow is longer than \d+ s: 95 of 100"))
+    expect(vera.board).to_contain_text(re.compile(r"A slow transaction takes longer than \d+ s; 95 of 100"))
     vera.board.get_by_role("button", name="Show all rows").click()
     # It opens at what the filter lets through, however long ago that was.
     vera.open(topology="flights", run="r3")
@@ -221,7 +221,7 @@ def test_pointer_and_arrow_keys_move_and_resize_the_overview_window_of_the_timel
     vera = people("vera")
     until = NEW_YEAR + 40 * DAY * 1000
     vera.open(topology="flights", range=20 * DAY, until=until)
-    window = slider(vera, "Time that is shown")
+    window = slider(vera, "Shown time range")
     expect(window).to_have_attribute("aria-valuetext", re.compile("^20 d, from "))
     window.focus()
     window.press("ArrowLeft")
@@ -241,7 +241,7 @@ def test_pointer_and_arrow_keys_move_and_resize_the_overview_window_of_the_timel
     assert shown(vera)["range"] == resized["range"]
     assert shown(vera)["until"] < resized["until"]
     # The rows of that time are shown, and it is one step back to the time before.
-    slider(vera, "Time that is shown").press("Home")
+    slider(vera, "Shown time range").press("Home")
     expect(vera.row(2)).to_be_visible()
 
 
@@ -251,7 +251,7 @@ def test_touch_moves_the_overview_window_of_the_timeline(board: Board, days: Pip
     vera.page.set_viewport_size(NARROW)
     until = NEW_YEAR + 40 * DAY * 1000
     vera.open(topology="flights", range=20 * DAY, until=until)
-    window = slider(vera, "Time that is shown")
+    window = slider(vera, "Shown time range")
     window.scroll_into_view_if_needed()
     box = window.bounding_box()
     assert box is not None
@@ -278,7 +278,7 @@ def test_a_user_can_type_a_time_in_the_time_zone_of_the_page(board: Board, days:
         expect(first).to_have_value(re.compile("^2026-01-01T05:30"))
         first.fill("2026-01-02T05:30:00")
         last.fill("2026-01-01T05:30:00")
-        expect(vera.board).to_contain_text("The end is not after the begin.")
+        expect(vera.board).to_contain_text("The end must be after the start.")
         expect(vera.board.get_by_role("button", name="Show this time")).to_be_disabled()
         last.fill("2026-01-02T06:30:00")
         last.press("Enter")
@@ -317,7 +317,7 @@ def test_the_timeline_is_accessible_at_narrow_and_wide_screen_sizes(
     reader.page.set_viewport_size(size)
     reader.open(topology="flights", status="COMMITTED,FAILED")
     expect(reader.row(3)).to_be_visible()
-    expect(slider(reader, "Time that is shown")).to_be_visible()
+    expect(slider(reader, "Shown time range")).to_be_visible()
     reader.row(1).focus()
     reader.row(1).press("ArrowRight")
     expect(reader.page.get_by_test_id("tip")).to_be_visible()

@@ -143,7 +143,7 @@ class Place:
         program, *words = [CAPITALS.get(each, each) for each in shlex.split(command)]
         assert program == "airflow", command
         done = self.board.commands.tried(*words, root=ROOT)
-        if "confirm it with --yes" in str(done.code):
+        if "To confirm without a terminal, add --yes" in str(done.code):
             done = self.board.commands.tried(*words, "--yes", root=ROOT)
         assert not done.broken, done.broken
         assert done.code is None, f"{command}: {done.refusal}"

@@ -40,7 +40,7 @@ def test_a_request_for_a_range_of_dates_restates_all_transactions_of_these_dates
 
 def test_a_request_for_dates_with_too_many_transactions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UnclearRequest, match=f"has {MOST_DATED + 1} transactions; name dates with at most {MOST_DATED}"
+        UnclearRequest, match=f"has {MOST_DATED + 1} transactions, but a request can have at most {MOST_DATED}"
     ):
         made(MOST_DATED + 1, monkeypatch, **DAYS)
 

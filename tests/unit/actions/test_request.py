@@ -79,7 +79,7 @@ def test_a_replay_reads_its_options_from_the_request() -> None:
         ("restate", {"follow": True, "txids": (7,)}, "leave out the transactions"),
         ("restate", {"follow": True, "changed_rows": True}, "changed_rows is only for replay and restate"),
         ("skip", {"txids": (7,), "follow": True}, "follow and stale are only for restate"),
-        ("skip", {"txids": (7,), "repair": "back"}, "a kind is only for repair"),
+        ("skip", {"txids": (7,), "repair": "back"}, "a kind of repair is only for repair"),
         ("repair", {"repair": "back"}, "name one transaction"),
         (
             "repair",

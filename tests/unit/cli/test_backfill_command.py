@@ -161,7 +161,7 @@ def test_a_failed_date_ends_the_backfill_with_a_list_of_the_failed_and_the_waiti
     airflow.failing = {2}
     assert airflow.backfill(0, 9) == [
         "2026-01-03T00:00:00+00:00: run day 2 ended as failed: airflow tx show days 3",
-        "To replay what has failed: airflow tx replay days --failed",
+        "To replay the failed transactions: airflow tx replay days --failed",
         "3 in flight: 2026-01-04T00:00:00+00:00 to 2026-01-06T00:00:00+00:00",
         "4 waiting: 2026-01-07T00:00:00+00:00 to 2026-01-10T00:00:00+00:00",
     ]
@@ -173,7 +173,9 @@ def test_a_failed_date_ends_the_backfill_with_a_list_of_the_failed_and_the_waiti
 def test_in_an_order_a_run_whose_begin_failed_stops_all_later_dates(airflow: Airflow) -> None:
     airflow.states[1] = "failed"
     told, *_ = airflow.backfill(0, 4)
-    assert told == ("2026-01-02T00:00:00+00:00: run day 1 ended as failed: the log of its begin says why; clear it")
+    assert told == (
+        "2026-01-02T00:00:00+00:00: run day 1 ended as failed: read the log of its `begin` task, then clear the run"
+    )
     assert airflow.txids() == [0]
 
 
@@ -232,7 +234,9 @@ def test_the_wait_for_a_commit_returns_immediately_if_a_commit_happened_since_th
 
 def test_a_backfill_that_omits_dates_of_an_order_is_refused_before_it_creates_a_run(airflow: Airflow) -> None:
     airflow.backfill(0, 1)
-    with pytest.raises(ConfigError, match=r"stands at 2026-01-03T00:00:00\+00:00, and no interval can be left out"):
+    with pytest.raises(
+        ConfigError, match=r"has reached 2026-01-03T00:00:00\+00:00\. The backfill cannot leave out an interval"
+    ):
         airflow.backfill(4, 5)
     assert airflow.backfill(2, 5) == ["All 4 intervals are done."]
 
@@ -240,7 +244,7 @@ def test_a_backfill_that_omits_dates_of_an_order_is_refused_before_it_creates_a_
 def test_a_backfill_of_dates_before_the_committed_dates_is_refused_before_it_creates_a_run(airflow: Airflow) -> None:
     airflow.backfill(3, 4)
     with pytest.raises(
-        ConfigError, match=r"--from = '2026-01-02.*stands at 2026-01-06.*this interval is late.*in_order=F"
+        ConfigError, match=r"--from = '2026-01-02.*has reached 2026-01-06.*This interval is late.*in_order=F"
     ):
         airflow.backfill(1, 6)
     assert airflow.created == [3, 4]
@@ -262,7 +266,7 @@ def test_backfill_moves_the_start_of_an_order_without_runs_unless_a_run_waits_fo
         dates.read()
         assert dates.order == FIRST + stands * DAY
     airflow.states[4] = "queued"
-    with pytest.raises(ConfigError, match=r"no interval can be left out: --from 2026-01-05"):
+    with pytest.raises(ConfigError, match=r"so begin there: --from 2026-01-05"):
         airflow.dates(6, 6).check_order(note=True)
     airflow.dates(3, 6).check_order(note=True)
     assert airflow.backfill(3, 6) == ["All 4 intervals are done."]
@@ -287,7 +291,9 @@ def test_a_begin_that_has_read_an_outdated_start_of_the_order_is_refused_by_its_
 
 def test_an_order_without_commits_can_start_at_an_earlier_date_after_a_reset(airflow: Airflow) -> None:
     airflow.begin(6)
-    with pytest.raises(ConfigError, match=r"nothing is committed\. End the runs of days, then: airflow tx repair days"):
+    with pytest.raises(
+        ConfigError, match=r"No transaction is committed yet\. End the runs of days, run `airflow tx repair days"
+    ):
         airflow.dates(0, 6).check_order(note=True)
     Repairs(airflow.ledger).reset(airflow.spec.request, Audit("ann", "why"), clear=lambda: None)
     airflow.states.clear()
@@ -308,7 +314,7 @@ def test_a_dry_run_of_backfill_writes_no_record_to_the_ledger(airflow: Airflow) 
 
 
 def test_backfill_refuses_dates_without_an_interval_and_a_source_without_dates(airflow: Airflow) -> None:
-    with pytest.raises(ConfigError, match="The schedule of DAG days has no interval between these dates"):
+    with pytest.raises(ConfigError, match="The schedule of DAG days has no data interval between these dates"):
         airflow.dates(60, 70)
     spec = MemorySpec("numbers", "numbers", Numbers(), memory=airflow.store)
     with pytest.raises(ConfigError, match=r"source of numbers = 'Numbers' cannot be used\..* airflow backfill create"):

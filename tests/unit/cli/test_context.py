@@ -28,7 +28,7 @@ def test_a_command_recommends_another_metadata_database_only_for_an_error_of_sql
     with pytest.raises(SystemExit) as ended:
         fails(Namespace(verbose=False))
     text = str(ended.value)
-    assert text.startswith("Airflow's metadata database: ")
+    assert text.startswith("Airflow's metadata database failed: ")
     assert ("Use PostgreSQL" in text) is advised
     assert "\x1b" not in text
 
@@ -51,7 +51,7 @@ def test_the_error_for_an_invalid_date_names_its_option() -> None:
 @pytest.mark.parametrize(
     ("sentence", "effects", "refused", "printed"),
     [
-        ("Accept what state Nothing was changed holds.", ["accepts it"], [], "It would: {} Nothing was changed."),
+        ("Accept what state Nothing was changed holds.", ["accepts it"], [], "Dry run: {} Nothing was changed."),
         ("No state lacks a transaction.", [], [], "{} Nothing was changed."),
         ("Topology t is not changed: it is new.", [], ["Topology t is not changed: it is new."], "{}"),
     ],

@@ -49,12 +49,12 @@ def test_find_searches_every_reachable_ledger_and_names_the_unreachable_ledgers(
     receipts.find_anywhere(asked("RUN_"))
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [["flights", "1"], ["far@good/far", "1"]]
-    assert shown.err.startswith("Not looked at: topology far@gone/far: ")
+    assert shown.err.startswith("Topology far@gone/far was not searched: ")
 
 
 @pytest.mark.usefixtures("ledgers")
 def test_find_without_a_match_names_the_command_that_searches_one_topology(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"looked at 2 transactions of 2 topologies.*airflow tx find TOPOLOGY WHAT"):
+    with pytest.raises(SystemExit, match=r"Searched: 2 transactions of 2 topologies.*airflow tx find TOPOLOGY WHAT"):
         receipts.find_anywhere(asked("nowhere"))
 
 

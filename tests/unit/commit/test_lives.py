@@ -323,7 +323,7 @@ def test_an_acceptance_of_a_change_after_an_unknown_transaction_is_refused(line:
     line.commit(a=1)
     line.commit(a=1)
     by_hand(line.place, "a", None)
-    with pytest.raises(AcceptanceRefused, match=f"transaction {after} is none of 0 to 2"):
+    with pytest.raises(AcceptanceRefused, match=f"transaction {after} is not between 0 and 2"):
         line.accept(after=after)
 
 
@@ -420,7 +420,7 @@ def test_a_second_change_after_an_interrupted_acceptance_is_accepted_as_a_separa
 def test_a_change_whose_acceptance_is_complete_cannot_be_accepted_again(line: Line) -> None:
     line.commit(a=50, b=7)
     line.edit("a", None)
-    with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
+    with pytest.raises(AcceptanceRefused, match="its values match its receipts"):
         line.accept()
 
 

@@ -403,14 +403,14 @@ def test_a_transaction_with_too_many_rejected_rows_is_blocked_immediately(makes:
     assert "check 'rejected' failed" in (record.error or "")
     assert "airflow tx replay numbers 1" in str(record.remedy)
     details = transaction_details(run.spec.memory, run.spec.paths, 1)
-    assert render.details(details)["rejected"] == "count: 2 of 10 rows, it used 8"
+    assert render.details(details)["rejected"] == "count: rejected 2 of 10 rows, used 8"
 
 
 def test_show_prints_how_many_rows_a_task_has_rejected_and_how_many_it_has_used(makes: Any) -> None:
     run = begun(makes(), ("x", "odd"))
     run.commit_now()
     details = transaction_details(run.spec.memory, run.spec.paths, 1)
-    assert render.details(details)["rejected"] == "count: 1 of 10 rows, it used 9"
+    assert render.details(details)["rejected"] == "count: rejected 1 of 10 rows, used 9"
 
 
 # --- bad input

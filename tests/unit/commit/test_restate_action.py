@@ -168,7 +168,7 @@ def world(make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 
 def test_each_requested_transaction_is_processed_again_and_replaces_its_contribution(world: World) -> None:
-    assert world.follow(1, 2, 3, 4, 5) == ["All 5 are restated."]
+    assert world.follow(1, 2, 3, 4, 5) == ["All 5 transactions are restated."]
     assert (world.total, world.wished) == (10, [])
     assert set(world.versions.values()) == {True}
 
@@ -177,13 +177,13 @@ def test_restate_starts_runs_until_one_place_is_left_and_keeps_the_other_request
     done = world.restate(1, 2, 3, 4, 5)
     started = [each.txid for each in done if each.what.startswith("its run was cleared")]
     assert (started, world.wished) == ([1, 2, 3], [1, 2, 3, 4, 5])
-    assert "its run is started when there is room" in done[-1].what
+    assert "the coordinator starts its run once fewer restatements are in progress" in done[-1].what
     assert "airflow tx restate numbers --why TEXT" in done[-1].what
 
 
 def test_restate_without_txids_continues_the_requested_restatements(world: World) -> None:
     world.restate(4, 5, in_flight=1)
-    assert world.follow() == ["All 2 are restated."]
+    assert world.follow() == ["All 2 transactions are restated."]
     assert world.total == 7
 
 
@@ -197,8 +197,8 @@ def test_a_restate_action_that_is_killed_and_repeated_restates_each_transaction_
         world.follow(1, 2, 3, 4, 5, dated=True)
     world.execute_queued()
     left = 5 - len([each for each in by_date(world) if each > 5])
-    assert world.follow(*by_date(world), dated=True) == [f"All {left} are restated."]
-    assert world.follow(*by_date(world), dated=True) == ["All 0 are restated."]
+    assert world.follow(*by_date(world), dated=True) == [f"All {left} transactions are restated."]
+    assert world.follow(*by_date(world), dated=True) == ["All 0 transactions are restated."]
     assert world.total == 10
     assert isinstance(world.ledger.outcome(10).receipt.replaces, Replaced)
     assert world.ledger.outcome(11) is None
@@ -229,7 +229,7 @@ def test_restate_by_dates_selects_the_transactions_that_are_current_for_these_da
     assert dated_transactions(target, "2013-01-02", "2013-01-02") == [9]
     with pytest.raises(ConfigError, match="None of the 1 intervals between these dates has a transaction"):
         dated_transactions(target, "2013-01-04", "2013-01-04")
-    with pytest.raises(ConfigError, match=r"Its runs have no dates: airflow tx restate numbers TXID"):
+    with pytest.raises(ConfigError, match=r"have no dates, so name the transactions: airflow tx restate numbers TXID"):
         dated_transactions(world.target(), "2013-01-01", "2013-01-02")
 
 
@@ -244,7 +244,7 @@ def test_the_txid_of_a_restated_transaction_selects_the_newest_restatement(world
     world.follow(1)
     assert "it restated transaction 1" in world.action(1).preview().effects[0].what
     (told,) = world.restate(1)
-    assert told.what.startswith("nothing: transaction 6 has restated it for this reason")
+    assert told.what.startswith("not restated: transaction 6 has restated it for this reason")
     world.counted = 7
     world.follow(1, audit=Audit("ada", "another bug"))
     assert world.total == 11
@@ -276,7 +276,7 @@ def test_a_preview_of_a_restatement_names_the_tasks_that_read_its_states(
     tasks = [*world.dag.tasks, task]
     monkeypatch.setattr(World, "dag", SimpleNamespace(tasks=tasks))
     told = [each.what for each in world.action(1).preview().effects]
-    assert told[1] == "task enrich reads states: values that later transactions have read there are not corrected"
+    assert told[1] == "task enrich reads states: later transactions that read the old values are not corrected"
 
 
 # --- refusals
@@ -299,7 +299,7 @@ def test_a_restatement_of_missing_rows_is_refused_without_the_option_for_changed
         "Restatement of transaction 1 of numbers refused: its rows cannot be read again: file a.csv is missing. "
         "Nothing was changed. The transaction still counts, unchanged."
     )
-    assert world.follow(1, changed_rows=True) == ["All 1 are restated."]
+    assert world.follow(1, changed_rows=True) == ["All 1 transactions are restated."]
 
 
 def test_the_option_for_changed_rows_is_refused_if_the_source_is_a_log(
@@ -370,7 +370,7 @@ def test_the_answer_names_a_run_that_failed_before_its_begin_and_the_command_tha
     left = Progress(RestatedWork(world.target(), action.chosen), 1, sleep=fails).follow()
     assert [each.status for each in left] == [WorkStatus.FAILED]
     (line, *_) = left_over("numbers", left)
-    assert line.endswith("To let it be: airflow tx restate numbers 1 --withdraw")
+    assert line.endswith("To withdraw the request: airflow tx restate numbers 1 --withdraw")
 
 
 def test_an_interval_stays_committed_during_its_restatement_and_after_that_is_skipped(world: World) -> None:
@@ -415,7 +415,8 @@ def test_a_restatement_is_refused_if_the_state_lacks_committed_transactions(
 
 
 @pytest.mark.parametrize(
-    ("kind", "shown"), [("opaque", "others have contributed to 1 of these keys"), ("transactional", "the new")]
+    ("kind", "shown"),
+    [("opaque", "other transactions have contributed to 1 of these keys"), ("transactional", "the new")],
 )
 def test_a_preview_of_a_restatement_names_the_keys_that_may_be_refused(
     make: Any, monkeypatch: pytest.MonkeyPatch, kind: str, shown: str
@@ -441,7 +442,7 @@ def test_a_preview_of_a_restatement_warns_that_rows_deleted_by_a_person_come_bac
     assert lines_of(world, 1) == ["restated with its rows. It replaces its rows in url.words"]
     with table._store.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM words WHERE tx_txid = 1")
-    back = "url.words: 0 of its 1 rows are there. Deleted rows come back if the source still has them"
+    back = "url.words: 0 of its 1 rows are in the table. Deleted rows come back if the source still has them"
     assert back in lines_of(world, 1)
     assert len(lines_of(world, 2)) == 1
 
@@ -464,9 +465,9 @@ def deleted(world: World, key: str = "count") -> None:
 
 def test_a_restatement_takes_back_no_value_of_a_key_whose_deletion_was_accepted(world: World) -> None:
     deleted(world)
-    assert accepted(world)[-1] == "accepted: 1 key is gone, of which no restatement takes anything back"
+    assert accepted(world)[-1] == "accepted: 1 key is gone, and no restatement takes back the lost values"
     world.execute("r6")  # it comes back
-    assert world.follow(2) == ["All 1 are restated."]
+    assert world.follow(2) == ["All 1 transactions are restated."]
     assert world.total == 2 + 2
 
 
@@ -476,10 +477,10 @@ def test_a_key_that_was_created_again_is_restated_normally_for_later_transaction
     world.counted = 1
     world.execute("r6")
     world.counted = 2
-    assert world.follow(6) == ["All 1 are restated."]
+    assert world.follow(6) == ["All 1 transactions are restated."]
     assert world.total == 2
-    assert world.follow(1) == ["All 1 are restated."]
-    assert world.follow(8) == ["All 1 are restated."]
+    assert world.follow(1) == ["All 1 transactions are restated."]
+    assert world.follow(8) == ["All 1 transactions are restated."]
     assert world.total == 4
 
 
@@ -512,7 +513,7 @@ def test_a_deletion_that_is_accepted_while_a_restatement_waits_is_noticed_when_i
 def test_an_accepted_deletion_cannot_be_accepted_again(world: World) -> None:
     deleted(world)
     accepted(world)
-    with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
+    with pytest.raises(AcceptanceRefused, match="its values match its receipts"):
         accepted(world)
 
 
@@ -521,11 +522,11 @@ def test_an_accepted_deletion_with_a_large_journal_prevents_earlier_restatements
 ) -> None:
     monkeypatch.setattr(value_acceptance, "MOST_ENTRIES", 4)
     deleted(world)
-    assert accepted(world)[-1].startswith("accepted: no transaction until now can be restated: ")
+    assert accepted(world)[-1].startswith("accepted: no earlier transaction can be restated: ")
     world.execute("r6")
     with pytest.raises(SeveralRefused, match="keys of state 'words' were deleted since transaction 2"):
         world.restate(2)
-    assert world.follow(6) == ["All 1 are restated."]
+    assert world.follow(6) == ["All 1 transactions are restated."]
 
 
 def test_keys_that_were_deleted_before_a_reset_have_no_effect_on_the_next_incarnation(world: World) -> None:

@@ -432,7 +432,7 @@ def test_the_preview_names_the_transactions_to_restate_and_changes_nothing(makes
     assert skip == "skipped: it writes nothing"
     assert len(lacking) == 2
     assert all(
-        "its run is processed again, as a later transaction, whose txid its rows get" in each for each in lacking
+        "its run is processed again as a later transaction, and its rows get that txid" in each for each in lacking
     )
     assert (place.words(), run.spec.memory.snapshot()) == before
 
@@ -613,7 +613,7 @@ def test_a_transaction_that_a_later_one_has_replaced_is_not_restated(make: Any, 
     run = committed(makes, rows(b=3), instead_of=2, updates=[update(with_rows.state)])
     kept()
     answer = repair(run, place, restating=restating(run)).preview()
-    assert "It gets no rows; a later transaction has replaced it" in str(answer.effects[1].what)
+    assert "None of its rows are written; a later transaction has replaced it" in str(answer.effects[1].what)
     assert again(run, place) == []
     assert wished(run) == []
     assert place.words() == [("a", 1), ("b", 3)]

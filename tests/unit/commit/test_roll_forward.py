@@ -183,8 +183,8 @@ def test_the_preview_of_a_roll_forward_names_missing_transactions_and_changes_no
     assert [str(each.what) for each in answer.effects] == [
         f"state {place.state.name}: fence 2, ledger 5; missing: 3 to 5 (2 committed, 1 skipped)",
         "skipped: it writes nothing",
-        "3 keys, count +11: as its receipt says",
-        "2 keys, count +4: as its receipt says",
+        "3 keys, count +11, as its receipt says",
+        "2 keys, count +4, as its receipt says",
     ]
     assert place.content() == before
 
@@ -448,8 +448,8 @@ def test_a_roll_forward_of_a_lake_table_is_refused_with_the_command_that_restore
     ("given", "words"),
     [
         ({"chosen": ["nosuch"]}, "the DAG has no state 'nosuch'. Nothing was changed. Known: "),
-        ({"until": 0}, "--until 0 is no transaction. Nothing was changed. Known: 1 and later"),
-        ({"changed": [7]}, "repair 7 is no accepted change. Nothing was changed. Known: none"),
+        ({"until": 0}, "--until 0 is not a transaction. Nothing was changed. Known: 1 and later"),
+        ({"changed": [7]}, "repair 7 is not an accepted change. Nothing was changed. Known: none"),
     ],
 )
 def test_unknown_states_and_options_of_the_command_are_refused_with_a_one_line_error(

@@ -50,7 +50,7 @@ def test_a_mapped_task_without_instances_does_not_count_as_a_new_task() -> None:
     ("then", "now", "told"),
     [
         ({}, {"count": "a"}, "their receipts do not say which tasks processed them"),
-        ({"count": ""}, {"count": "a"}, "their receipts do not say the code of task count"),
+        ({"count": ""}, {"count": "a"}, "their receipts do not have the code of task count"),
         ({"count": "a"}, {"count": ""}, "the code of task count cannot be read here"),
     ],
 )

@@ -212,8 +212,8 @@ def test_the_preview_of_a_roll_forward_names_the_missing_rows_and_changes_nothin
     assert [str(each.what) for each in answer.effects] == [
         f"state {place.state.name}: fence 2, ledger 5; missing: 3 to 5 (2 committed, 1 skipped)",
         "skipped: it writes nothing",
-        "2 rows: as its receipt says",
-        "2 rows: as its receipt says",
+        "2 rows, as its receipt says",
+        "2 rows, as its receipt says",
     ]
     assert place.content() == before
 

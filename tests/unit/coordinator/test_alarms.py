@@ -341,18 +341,21 @@ def define(source: Any = None, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"on_blocked": "me"}, "on_blocked='me' cannot be called. Give a function of one argument, or a notifier."),
-        ({"on_late": [print, 1], "late_after": timedelta(1)}, "on_late=1 cannot be called"),
-        ({"on_late": print}, r"on_late has no limit. Add late_after=timedelta\(hours=1\), or max_lag=100_000."),
-        ({"late_after": timedelta(1)}, "late_after has no on_late. Add callbacks"),
-        ({"max_lag": 1}, "max_lag has no on_late"),
+        ({"on_blocked": "me"}, "on_blocked='me' is not callable. Give a function of one argument, or a notifier."),
+        ({"on_late": [print, 1], "late_after": timedelta(1)}, "on_late=1 is not callable"),
+        (
+            {"on_late": print},
+            r"it has an on_late callback, but no limit. Add late_after=timedelta\(hours=1\), or max_lag=100_000.",
+        ),
+        ({"late_after": timedelta(1)}, "it has late_after, but no on_late callback. Add callbacks"),
+        ({"max_lag": 1}, "it has max_lag, but no on_late callback"),
         ({"on_late": print, "late_after": 60}, "late_after=60. Give a timedelta above 0"),
         ({"on_late": print, "late_after": timedelta(0)}, "Give a timedelta above 0"),
         ({"on_late": print, "max_lag": "1"}, "max_lag='1'. Give a whole number"),
-        ({"on_late": print, "max_lag": 1, "source": Numbers()}, "max_lag=1 of source Numbers, which has no lag"),
+        ({"on_late": print, "max_lag": 1, "source": Numbers()}, "it has max_lag=1, but source Numbers has no lag"),
         (
             {"on_late": print, "max_lag": 1, "source": PER_RUN},
-            "which has no lag. Use late_after",
+            "has no lag. Use late_after",
         ),
     ],
 )

@@ -833,7 +833,7 @@ def test_a_run_that_its_dag_does_not_allow_is_blocked_after_max_replays_with_the
     coordination.step()
     (waiting,) = topology_view(world.store, world.spec.paths).opened
     reason = "Run 'tx-1' of DAG 'numbers' was not started: there is no such DAG"
-    assert waiting.waiting_for == f"its run, which is not there yet: {reason}"
+    assert waiting.waiting_for == f"its run, which does not exist yet: {reason}"
     for _ in range(100):
         coordination.step()
         world.pass_(1.0)

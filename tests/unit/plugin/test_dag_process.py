@@ -58,7 +58,7 @@ def is_alive(pid: int) -> bool:
 
 def test_a_dag_process_that_does_not_answer_is_replaced(process: DagProcess, tmp_path: Path) -> None:
     first = process.ask({"what": "found"}, seconds=300)
-    with pytest.raises(NotAnsweredThere, match=r"no answer within 0.5 s.*is replaced; repeat it"):
+    with pytest.raises(NotAnsweredThere, match=r"no answer within 0.5 s.*is replaced. Repeat the request"):
         process.ask({"what": "hang", "file": str(tmp_path / "pid")}, seconds=0.5)
     assert process.ask({"what": "found"}, seconds=300) != first
     eventually(lambda: not is_alive(first), 300, "the first process has ended")
@@ -78,7 +78,7 @@ def test_a_dag_process_that_is_replaced_still_answers_the_earlier_requests(proce
 
 
 def test_a_request_to_a_dag_process_that_ends_fails_immediately(process: DagProcess) -> None:
-    with pytest.raises(NotAnsweredThere, match="has ended; repeat it"):
+    with pytest.raises(NotAnsweredThere, match="has ended. Repeat the request"):
         process.ask({"what": "end"}, seconds=300)
     assert process.ask({"what": "found"}, seconds=300)
 

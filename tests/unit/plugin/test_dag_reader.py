@@ -121,6 +121,6 @@ def test_the_reader_reports_the_path_of_the_dag_file_that_hangs(
     reader = DagReader(SOON, -1, told.append)
     with pytest.raises(DagNotRead) as error:
         reader.read("stuck", lambda: parsed(str(answered.wait())))
-    assert str(error.value).startswith(f"The file of DAG stuck ({file}) has not been read within 0.01 s, as ")
+    assert str(error.value).startswith(f"The file of DAG stuck ({file}) has not been read within 0.01 s, the ")
     assert told == [{"hangs": dag_server.hanging_file("stuck", str(error.value))}]
     assert told[0]["hangs"]["changed"] == file.stat().st_mtime_ns

@@ -236,7 +236,7 @@ def test_a_module_that_cannot_be_imported_is_logged_in_one_line_and_the_others_a
     monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "nosuch, colorsys")
     TransactionsPlugin.on_load()
     assert found == ["colorsys"]
-    assert "cannot import 'nosuch' ahead" in logged(caplog)
+    assert "cannot preload module 'nosuch'" in logged(caplog)
 
 
 def test_an_unreadable_option_is_logged_in_one_line(
@@ -245,7 +245,7 @@ def test_an_unreadable_option_is_logged_in_one_line(
     monkeypatch.setenv("AIRFLOW__TX__MAX_PENDING", "many")
     TransactionsPlugin.on_load()
     assert imported.names == []
-    assert "imports nothing ahead for [tx] preload: [tx] max_pending" in logged(caplog)
+    assert "does not preload the modules of [tx] preload: [tx] max_pending" in logged(caplog)
 
 
 def hang() -> bool:

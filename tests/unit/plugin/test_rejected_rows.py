@@ -117,7 +117,7 @@ def test_the_page_of_a_transaction_does_not_read_the_table_of_rejected_rows(
 def test_a_request_for_the_rejected_rows_of_an_open_transaction_is_refused(client: TestClient) -> None:
     answer = get(client, 3)
     assert answer.status_code == 409
-    assert "and nothing was written yet" in answer.json()["detail"]
+    assert "and nothing has been written yet" in answer.json()["detail"]
 
 
 def test_a_request_for_the_rejected_rows_of_an_unknown_transaction_is_refused(client: TestClient) -> None:

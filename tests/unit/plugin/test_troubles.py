@@ -259,7 +259,7 @@ def test_a_repair_that_was_made_is_not_recommended_again(
     repair(topology.ledger())
     advice = advice_on(topology)
     assert (buttons(advice), command(advice)) == ([REPLAY, SKIP], "airflow tx replay trace 2")
-    assert "A repair was made since." in topology_health(viewed(topology)).sentence
+    assert "The topology has been repaired since then." in topology_health(viewed(topology)).sentence
 
 
 def test_a_repair_that_the_first_open_transaction_needs_is_recommended_only_for_it(topology: Topology) -> None:
@@ -310,14 +310,14 @@ def test_a_run_whose_rows_are_lost_offers_to_accept_the_loss_and_then_to_clear_b
     remedy = remedy_of("Nothing was allocated. Or: <airflow tx accept-loss {topology} --why TEXT>", topology="trace")
     advice = said_advice(snapshot(topology), remedy, user(), None)
     assert (command(advice), buttons(advice)) == ("airflow tx accept-loss trace --why TEXT", ["accept-loss"])
-    assert advice.steps[-1].words == "Clear its task begin"
+    assert advice.steps[-1].words == "Clear the task begin of the run"
 
 
 def test_the_advice_for_a_topology_of_another_dag_is_to_rename_it_before_the_run_is_cleared(topology: Topology) -> None:
     error = TopologyClaimed(topology="trace", owner="old", dag_id="new")
     advice = said_advice(snapshot(topology), error.advice, user(), None)
     assert command(advice) == "airflow tx rename trace --dag-id new --why TEXT"
-    assert (buttons(advice), advice.steps[-1].words) == ([], "Clear its task begin")
+    assert (buttons(advice), advice.steps[-1].words) == ([], "Clear the task begin of the run")
 
 
 def test_a_topology_in_a_roll_forward_shows_how_to_finish_the_roll_forward(topology: Topology) -> None:

@@ -148,7 +148,7 @@ def test_a_topology_that_is_being_deleted_keeps_its_record_and_refuses_other_req
     assert mover.record() == before
     with pytest.raises(UnreadableRecord, match="being deleted: airflow tx delete trace --why TEXT"):
         Run(topology, "r3").begin(1)
-    with pytest.raises(MoveRefused, match="it is being deleted: airflow tx delete trace --why TEXT"):
+    with pytest.raises(MoveRefused, match="the topology is being deleted: airflow tx delete trace --why TEXT"):
         rename(mover)
 
 

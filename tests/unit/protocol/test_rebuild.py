@@ -331,7 +331,7 @@ def test_a_ledger_that_was_created_after_the_loss_is_replaced_unless_it_has_comm
     assert bound(topology, "r1") is None
     record = replace(topology.topology, incarnation="M")
     topology.store().multi([], [Put(topology.paths.record, encode(record))])
-    with pytest.raises(RepairRefused, match="this is ledger M, and it has committed transactions of its own"):
+    with pytest.raises(RepairRefused, match="this is ledger M, which has committed transactions of its own"):
         rebuilt(topology, plan(held("s", 7)))
 
 

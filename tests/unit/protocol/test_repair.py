@@ -102,14 +102,14 @@ def test_repairs_have_consecutive_numbers(committed: Topology) -> None:
 
 
 def test_a_loss_is_refused_for_a_state_that_is_not_in_the_ledger(committed: Topology) -> None:
-    with pytest.raises(RepairRefused, match="no committed transaction of state 'x'.* It knows: s, t"):
+    with pytest.raises(RepairRefused, match="no committed transaction of state 'x'.* Known states: s, t"):
         lost(committed, "x")
 
 
 def test_a_loss_is_refused_while_the_ledger_lists_no_state(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     for txid in (1, 2):
-        with pytest.raises(RepairRefused, match="It knows: none"):
+        with pytest.raises(RepairRefused, match="Known states: none"):
             lost(topology, "x")
         if txid == 1:
             topology.skip(1)
@@ -156,22 +156,22 @@ def test_a_state_can_be_renamed_while_no_transaction_is_open(committed: Topology
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("x", "z", "does not know 'x'"),
-        ("s", "t", "knows 't' already"),
-        ("s", "u", "knows 'u' already"),
-        ("x", "t", "knows 't' already"),
+        ("x", "z", "has no state 'x'"),
+        ("s", "t", "already has state 't'"),
+        ("s", "u", "already has state 'u'"),
+        ("x", "t", "already has state 't'"),
     ],
 )
 def test_a_rename_of_an_unknown_state_or_to_a_used_name_is_refused(
     committed: Topology, old: str, new: str, problem: str
 ) -> None:
-    with pytest.raises(RenameRefused, match=f"{problem}.*It knows: s, t, u"):
+    with pytest.raises(RenameRefused, match=f"{problem}.*Known states: s, t, u"):
         renamed(committed, old, new)
 
 
 def test_a_rename_is_refused_while_the_ledger_lists_no_state(topology: Topology) -> None:
     topology.ledger().open(topology.request)
-    with pytest.raises(RenameRefused, match="It knows: none"):
+    with pytest.raises(RenameRefused, match="Known states: none"):
         renamed(topology, "s", "z")
 
 

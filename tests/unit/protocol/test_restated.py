@@ -201,7 +201,7 @@ def test_the_answer_to_the_skip_of_a_restatement_says_that_the_original_transact
     books.skip()
     target: Any = SimpleNamespace(ledger=books.pipeline.ledger)
     said = [TransactionSkip(target, txid)._afterwards(txid) for txid in (5, 6)]
-    assert said[0] == "Transaction 2, which it was to restate, counts"
+    assert said[0] == "Transaction 2, which it was meant to restate, still counts"
     assert said[1] == "To get its rows back: airflow tx readmit flights 6 --why TEXT"
 
 

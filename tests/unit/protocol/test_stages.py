@@ -93,7 +93,7 @@ def test_the_upstream_and_downstream_views_of_a_transaction_name_the_transaction
     assert ChainStages.of(chain.orders.ledger, end).down_in_words == f"totals {restated}"
     assert ChainStages.of(chain.orders.ledger, 2).down_in_words == "totals: not taken yet"
     up = ChainStages.of(chain.totals.ledger, restated)
-    assert (up.up_in_words, up.down_in_words) == (f"orders 1; {end} counts for 1", None)
+    assert (up.up_in_words, up.down_in_words) == (f"orders 1; {end} counts instead of 1", None)
 
 
 def test_an_open_transaction_shows_the_upstream_transactions_that_it_reads() -> None:

@@ -106,7 +106,7 @@ BLOCKED = BlockMark(2, 1, "it broke", "2013-01-02")
         (
             {"base": "another"},
             {},
-            "a replay, since transaction 1 ended elsewhere than its batch starts: airflow tx replay flights 2",
+            "a replay, since its batch does not start where transaction 1 ended: airflow tx replay flights 2",
         ),
     ],
 )

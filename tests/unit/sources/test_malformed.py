@@ -64,7 +64,7 @@ def test_a_source_keeps_its_option_for_malformed_rows_in_json_and_in_trials(sour
 
 def test_a_transaction_that_rejects_malformed_rows_needs_a_table_for_rejected_rows(tmp_path: Path) -> None:
     source = FileSource("a.csv", malformed="reject")
-    with pytest.raises(TransactionDefinitionError, match=r"rejects malformed rows, and there is no table .* rejected="):
+    with pytest.raises(TransactionDefinitionError, match=r"rejects malformed rows, but there is no table .* rejected="):
         with dag(), block(source=source) as tx:
             commit(count(tx.batch))
     with dag(), block(source=source, rejected=DeltaTable(tmp_path / "aside")) as tx:

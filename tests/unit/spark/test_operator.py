@@ -196,7 +196,7 @@ YARN = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http:/
         (
             YARN,
             {"yarn_track_via_rm_api": True, "conf": {"spark.yarn.submit.waitAppCompletion": "true"}},
-            r"^spark.yarn.submit.waitAppCompletion of task 'partial_counts' = 'true' .*Leave it out",
+            r"^spark.yarn.submit.waitAppCompletion of task 'partial_counts' = 'true' .*Leave this setting out",
         ),
     ],
 )

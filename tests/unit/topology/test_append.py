@@ -43,7 +43,7 @@ def test_rows_that_a_python_task_returns_may_be_written_to_a_table_and_to_a_stat
 
 
 def test_a_spark_output_that_is_appended_to_a_table_cannot_be_used_in_another_update(tmp_path: Path) -> None:
-    with refused("output 'orders' of enrich is appended to 'delta.*orders', and another update takes it as well"):
+    with refused("output 'orders' of enrich is appended to 'delta.*orders', and another update also reads it"):
         with dag(), block():
             enrich = SparkBatchOperator(task_id="enrich", application="enrich.py")
             output = enrich.output["orders"]
@@ -54,7 +54,7 @@ def test_a_spark_output_that_is_appended_to_a_table_cannot_be_used_in_another_up
 def test_new_values_of_a_committer_cannot_be_appended_to_a_table(tmp_path: Path) -> None:
     from airflow_tx import commit_phase
 
-    with refused("second appends 'new' of commit_phase.first, the new values of a committer"):
+    with refused("second appends 'new' of commit_phase.first, but these are new values of a committer"):
         with dag(), block() as tx:
             counted = count(tx.batch)
             with commit_phase():

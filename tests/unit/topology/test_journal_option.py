@@ -21,7 +21,9 @@ def block(**options: Any) -> Transaction:
 
 @pytest.mark.parametrize("journal", [30, timedelta(days=-1), "30 days"], ids=repr)
 def test_an_invalid_journal_time_is_refused_while_the_file_is_parsed(journal: Any) -> None:
-    with pytest.raises(TransactionDefinitionError, match=r"journal=.*Give a timedelta: journal=timedelta\(days=30\)"):
+    with pytest.raises(
+        TransactionDefinitionError, match=r"journal=.*Give a timedelta, such as journal=timedelta\(days=30\)"
+    ):
         block(journal=journal)
 
 

@@ -66,7 +66,7 @@ def test_the_table_of_an_update_cannot_also_be_the_table_for_rejected_rows(aside
 
 
 def test_a_table_for_rejected_rows_is_refused_with_a_non_transactional_source(aside: DeltaTable) -> None:
-    with refused("state 'delta.*rejected' that is opaque cannot count each row exactly once"):
+    with refused("state 'delta.*rejected' is opaque, and this pair cannot count each row exactly once"):
         with dag(), block(source=Numbers(SourceKind.NON_TRANSACTIONAL), rejected=aside) as tx:
             commit(task_id="commit")
             count(tx.batch)
@@ -87,6 +87,6 @@ def test_a_valid_limit_of_rejected_rows_is_passed_to_the_tasks(aside: DeltaTable
 
 
 def test_a_limit_of_rejected_rows_without_a_table_is_refused() -> None:
-    with refused("max_rejected=0.01 without a table of rejected rows. Add rejected=DeltaTable"):
+    with refused("it has max_rejected=0.01, but no table for rejected rows. Add rejected=DeltaTable"):
         with dag():
             block(max_rejected=0.01)

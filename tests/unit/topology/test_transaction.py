@@ -252,7 +252,7 @@ def test_a_transaction_outside_of_a_dag_is_refused() -> None:
 def test_a_user_task_named_begin_is_refused_unless_the_transaction_is_in_a_task_group() -> None:
     with dag() as made:
         count.override(task_id="begin")(1)
-        with refused("has a task 'begin' already.*Give yours another id, or put the block into a group"), block():
+        with refused("has a task 'begin' already.*Give your task another id, or put the block into a group"), block():
             pass
         with TaskGroup("tx"), block() as tx:
             commit(count(tx.batch))
@@ -265,12 +265,12 @@ def test_a_second_transaction_in_a_dag_is_refused() -> None:
     with dag():
         with block() as tx:
             commit(count(tx.batch))
-        with refused("has one already"), block():
+        with refused("already has a Transaction block"), block():
             pass
 
 
 def test_a_value_that_is_not_a_source_is_refused() -> None:
-    with dag(), refused("source = str is no source"), block(source="flights.csv") as tx:
+    with dag(), refused("source = str is not a source"), block(source="flights.csv") as tx:
         commit(count(tx.batch))
 
 
@@ -330,7 +330,7 @@ def test_a_committer_that_runs_after_failures_is_refused() -> None:
 
 
 def test_a_task_after_the_committer_inside_the_transaction_is_refused() -> None:
-    with dag(), refused("report comes after commit. Put the task after the block"), block() as tx:
+    with dag(), refused("report runs after commit inside the block. Put the task after the block"), block() as tx:
         commit(count(tx.batch)) >> count.override(task_id="report")(1)
 
 
@@ -386,19 +386,19 @@ def test_updates_that_are_not_a_list_are_refused() -> None:
 
 
 def test_an_update_whose_input_is_not_the_output_of_a_task_is_refused() -> None:
-    with dag(), refused("is no output of a task"), block() as tx:
+    with dag(), refused("is not the output of a task"), block() as tx:
         commit(count(tx.batch).map(lambda row: row))
 
 
 def test_an_update_with_an_input_from_a_task_outside_the_transaction_is_refused() -> None:
-    with dag(), refused("is of task before. Move that task into the block"):
+    with dag(), refused("comes from task before, which is outside of the block. Move that task into the block"):
         before = count.override(task_id="before")(1)
         with block():
             commit(before)
 
 
 def test_a_state_without_a_fence_is_refused() -> None:
-    with dag(), refused("state = dict is no state with a fence"), block() as tx:
+    with dag(), refused("state = dict is not a state with a fence"), block() as tx:
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state={})])
 
 
@@ -452,7 +452,9 @@ def test_a_source_and_a_state_that_together_cannot_guarantee_exactly_once_are_re
     if exact:
         build()
     else:
-        with refused(f"source that is {source.value} and state 'totals' that is {kind} cannot count each row exactly"):
+        with refused(
+            f"source is {source.value} and state 'totals' is {kind}, and this pair cannot count each row exactly"
+        ):
             build()
 
 
@@ -477,7 +479,7 @@ def test_a_trident_map_is_accepted_or_refused_by_its_kind_like_any_other_state(s
     if (source, kind, True) in KINDS:
         build()
     else:
-        with refused(f"source that is {source.value} and state 'MemoryMap' that is {kind} cannot count each row"):
+        with refused(f"source is {source.value} and state 'MemoryMap' is {kind}, and this pair cannot count each row"):
             build()
 
 
@@ -540,7 +542,7 @@ TWICE = ("0 0 * * *", "0 12 * * *")
     ],
 )
 def test_a_timetable_without_intervals_is_refused_for_an_interval_source(schedule: Any) -> None:
-    remedy = r"empty one.*CronDataIntervalTimetable.*or give the timetable interval=timedelta\(days=1\)"
+    remedy = r"empty interval.*CronDataIntervalTimetable.*or give the timetable interval=timedelta\(days=1\)"
     with dag(schedule=schedule, start_date=START), refused(remedy), block(source=DAYS) as tx:
         commit(count(tx.batch))
 
@@ -589,11 +591,13 @@ def test_the_commit_waits_for_the_task_whose_output_a_check_reads() -> None:
 
 
 def test_a_check_whose_input_is_not_the_output_of_a_task_of_the_transaction_is_refused() -> None:
-    with dag(), refused("the input of check\\('some'\\) is no output of a task"), block() as tx:
+    with dag(), refused("the input of check\\('some'\\) is not the output of a task"), block() as tx:
         commit(count(tx.batch), checks=[check("some", 5, value="count(*) > 0")])
     with dag():
         outside = count([])
-        with refused("the input of check\\('some'\\) is of task count. Move that task into the block"):
+        with refused(
+            "the input of check\\('some'\\) comes from task count, which is outside of the block. Move that task"
+        ):
             with block() as tx:
                 given = count.override(task_id="other")(tx.batch)
                 commit(given, checks=[check("some", outside, value="count(*) > 0")])

@@ -251,10 +251,10 @@ def test_the_data_interval_of_a_sensor_is_converted_to_the_key_of_its_run() -> N
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "Say one thing to wait for: txid="),
-        ({"txid": 1, "run_id": "r"}, "Say one thing to wait for"),
-        ({"up_to": "a"}, "up_to= needs the source"),
-        ({"txid": 1, "source": Numbers()}, "up_to= needs the source"),
+        ({}, "Give exactly one of these arguments: txid="),
+        ({"txid": 1, "run_id": "r"}, "Give exactly one of these arguments"),
+        ({"up_to": "a"}, "Pass source= together with up_to="),
+        ({"txid": 1, "source": Numbers()}, "Pass source= together with up_to="),
     ],
 )
 def test_a_condition_that_a_sensor_cannot_wait_for_is_refused_while_the_dag_is_parsed(
@@ -265,7 +265,7 @@ def test_a_condition_that_a_sensor_cannot_wait_for_is_refused_while_the_dag_is_p
 
 
 def test_a_sensor_value_from_a_template_is_checked_after_it_is_rendered() -> None:
-    with pytest.raises(ConfigError, match="It is a number"):
+    with pytest.raises(ConfigError, match="Give a whole number"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", txid="x")._wanted()
     with pytest.raises(ConfigError, match="Give two dates"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", data_interval=("x", "y"))._wanted()

@@ -101,7 +101,7 @@ export function ActionDialog({
                           Reason <Field.RequiredIndicator />
                         </Field.Label>
                         <Textarea maxLength={2000} onChange={(event) => setWhy(event.target.value)} value={why} />
-                        <Field.HelperText>It is kept in the ledger, with your name.</Field.HelperText>
+                        <Field.HelperText>The ledger keeps the reason and your name.</Field.HelperText>
                       </Field.Root>
                     )}
                   </>
@@ -169,18 +169,18 @@ interface Options {
 function ReplayOptions({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
   return (
     <HStack gap={4} wrap="wrap">
-      <Option label="also if its run is queued or running" name="force" onChange={onChange} value={value} />
+      <Option label="also replay transactions whose run is queued or running" name="force" onChange={onChange} value={value} />
       <RowsOption onChange={onChange} value={value} />
     </HStack>
   );
 }
 
 function RowsOption({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
-  return <Option label="take its current rows" name="changed_rows" onChange={onChange} value={value} />;
+  return <Option label="read the current rows of the source" name="changed_rows" onChange={onChange} value={value} />;
 }
 
 function RestateOption({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
-  return <Option label="process transactions again whose rows the journal does not have" name="restate" onChange={onChange} value={value} />;
+  return <Option label="process transactions again if the journal does not have their rows" name="restate" onChange={onChange} value={value} />;
 }
 
 function Option({ label, name, value, onChange }: { label: string; name: keyof Options; value: Options; onChange: (value: Options) => void }) {

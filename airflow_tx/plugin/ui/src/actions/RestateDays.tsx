@@ -43,7 +43,7 @@ function DaysDialog({ topology, onClose, onNamed }: { topology: string; onClose:
                 <Dialog.Title>{`Restate days: ${topology}`}</Dialog.Title>
               </Dialog.Header>
               <Dialog.Body>
-                <Text mb={3}>Data intervals that begin on these days, in the time zone of the schedule. The next page says what would happen.</Text>
+                <Text mb={3}>Restate the transactions whose data intervals begin on these days, in the time zone of the schedule. The next page shows what would happen.</Text>
                 <HStack align="start" gap={3} wrap="wrap">
                   <Day label="From" onChange={setFirst} value={first} />
                   <Day invalid={backwards} label="To" onChange={setLast} value={last} />
@@ -70,7 +70,7 @@ function Day({ label, value, invalid = false, onChange }: { label: string; value
     <Field.Root invalid={invalid} width="auto">
       <Field.Label>{label}</Field.Label>
       <Input onChange={(event) => onChange(event.target.value)} size="sm" type="date" value={value} />
-      <Field.ErrorText color="fg">This day is before the first one.</Field.ErrorText>
+      <Field.ErrorText color="fg">The last day cannot be before the first day.</Field.ErrorText>
     </Field.Root>
   );
 }

@@ -44,7 +44,7 @@ describe("an action on several transactions", () => {
   it("stops at the first that is refused, and says what was done before", async () => {
     const { version } = await preview("t", "skip", { txids: [5, 8, 10] }, server);
     const { done } = await act("t", "skip", { txids: [5, 8, 10], version, why: "x" }, server);
-    expect(done.map((each) => each.what)).toEqual(["done", "It has changed. Later ones are not changed."]);
+    expect(done.map((each) => each.what)).toEqual(["done", "It has changed. Later transactions were not changed."]);
     await expect(act("t", "skip", { txids: [8, 10], version, why: "x" }, server)).rejects.toThrow("It has changed.");
     taken();
   });

@@ -45,7 +45,7 @@ export async function act(
       done.push(...(await server.act(topology, action, { ...body, txids: [txid], version })).done);
     } catch (error) {
       if (done.length === 0) throw error;
-      done.push({ txid, run_id: null, what: `${error instanceof Refusal ? error.message : "there was no answer."} Later ones are not changed.` });
+      done.push({ txid, run_id: null, what: `${error instanceof Refusal ? error.message : "there was no answer."} Later transactions were not changed.` });
       break;
     }
   }

@@ -11,7 +11,7 @@ export const WORDS: Record<ActionName, { button: string; grave?: boolean }> = {
   withdraw: { button: "Do not restate" },
   "accept-loss": { button: "Accept a loss", grave: true },
   "accept-check": { button: "Accept the check", grave: true },
-  "accept-code": { button: "Accept the other code", grave: true },
+  "accept-code": { button: "Accept the changed code", grave: true },
   "accept-change": { button: "Accept the change", grave: true },
   pause: { button: "Pause the coordinator" },
   unpause: { button: "Unpause the coordinator" },

@@ -11,8 +11,8 @@ describe("refusals", () => {
   });
 
   it("has one of its own where there is none", () => {
-    expect(sentence(502, "<html>")).toBe("The server answered 502.");
-    expect(sentence(401, { detail: "Not authenticated" })).toContain("not logged in");
+    expect(sentence(502, "<html>")).toBe("The server answered with status 502.");
+    expect(sentence(401, { detail: "Not authenticated" })).toContain("no longer logged in");
   });
 
   it("knows what passes by itself", () => {

@@ -66,8 +66,8 @@ export function sentence(status: number, body: unknown): string {
   const detail: unknown = typeof body === "object" && body !== null && "detail" in body ? body.detail : undefined;
   if (typeof detail === "string" && status !== 401) return detail;
   if (Array.isArray(detail)) return detail.map((each: { msg?: string }) => each.msg ?? "").join("; ");
-  if (status === 401) return "You are not logged in any more: reload the page.";
-  return `The server answered ${status}.`;
+  if (status === 401) return "You are no longer logged in. Reload the page.";
+  return `The server answered with status ${status}.`;
 }
 
 /** Writes a name as one segment of a path: a server or a proxy would decode `%2F`, and a browser would follow `..`. */

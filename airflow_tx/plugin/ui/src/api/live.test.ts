@@ -27,7 +27,7 @@ describe("what the page shows", () => {
   });
 
   it("is old after a session has ended, and asked for more seldom", () => {
-    const ended = new Refusal(401, "You are not logged in any more: reload the page.");
+    const ended = new Refusal(401, "You are no longer logged in. Reload the page.");
     expect(lost([{ ...fresh, error: ended }], NOW, true)).toEqual({ why: ended.message, since: NOW - 1000, again: 20 });
   });
 

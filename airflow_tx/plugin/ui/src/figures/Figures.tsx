@@ -63,8 +63,8 @@ function Charts({ figures }: { figures: Answer }) {
       <HStack gap={3} mb={2} wrap="wrap">
         <Box asChild focusVisibleRing="outside" style={{ accentColor: "var(--chakra-colors-blue-solid)" }} width={{ base: "100%", sm: "240px" }}>
           <input
-            aria-label="Time in all charts"
-            aria-valuetext={index === null ? "no time is chosen" : `${period}. ${all.map((chart) => spoken(chart, index)).join(". ")}`}
+            aria-label="Selected time of all charts"
+            aria-valuetext={index === null ? "no time is selected" : `${period}. ${all.map((chart) => spoken(chart, index)).join(". ")}`}
             max={points.length - 1}
             min={0}
             onChange={(event) => onPoint(Number(event.target.value))}
@@ -77,10 +77,10 @@ function Charts({ figures }: { figures: Answer }) {
           />
         </Box>
         <Button disabled={index === null} onClick={() => index !== null && onChoose(index)} size="xs" variant="outline">
-          Show these rows
+          Show the rows of this time
         </Button>
         <Text color="fg.muted" fontSize="sm">
-          {period ?? "Point at a chart, or move the slider, to read the values of one time."}
+          {period ?? "Point at a chart or move the slider to read the values at one time."}
         </Text>
       </HStack>
       <SimpleGrid columns={{ base: 1, md: 2, xl: 3 }} gap={3}>
@@ -100,9 +100,9 @@ function periodWords(start: string, step: number): string {
 function known(figures: Answer): string {
   const { total, since, until, step, known_since, untimed_replays } = figures;
   return [
-    `${counted(total.transactions, "committed transaction")} from ${moment(since)} to ${moment(until)}. Each bar and each dot is of ${duration(step)}.`,
-    known_since === null ? "" : `The ledger's history, or what is counted of it, begins at ${moment(known_since)}: nothing is known of the time before.`,
-    untimed_replays === 0 ? "" : `Of ${counted(untimed_replays, "earlier replay")} the ledger does not know the time.`,
+    `${counted(total.transactions, "committed transaction")} from ${moment(since)} to ${moment(until)}. Each bar and each dot covers ${duration(step)}.`,
+    known_since === null ? "" : `The known history of the ledger begins at ${moment(known_since)}. Earlier values are unknown.`,
+    untimed_replays === 0 ? "" : `The ledger does not know the time of ${counted(untimed_replays, "earlier replay")}.`,
   ]
     .filter(Boolean)
     .join(" ");

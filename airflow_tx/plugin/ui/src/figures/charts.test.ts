@@ -39,7 +39,7 @@ describe("the charts", () => {
       "Throughput: 3 transactions, 30 rows; Processing: p50 2 s, p95 8 s; Commit: p50 0.04 s, p95 1 s; Batch size: p50 10 rows, p95 10 rows; " +
         "Age: up to 1 min 30 s; Lag: not seen; Replays: 2 replays; Failures: 1 failure; Skips: 0 skipped transactions",
     );
-    expect(spoken(found[1]!, 1)).toBe("Processing: nothing was committed");
+    expect(spoken(found[1]!, 1)).toBe("Processing: no transaction was committed");
   });
 
   it("has one of rejected rows and one of warnings only where there are some", () => {
@@ -88,7 +88,7 @@ describe("the charts", () => {
     const found = figures({ late_after: 3600, max_lag: 100 });
     expect(named(found, "Age").drawn.lines.at(-1)).toMatchObject({ look: "limit", values: [3600, 3600, 3600, 3600] });
     expect(spoken(named(found, "Age"), 2)).toBe("Age: up to 1 min 30 s, late_after 1 h");
-    expect(spoken(named(found, "Age"), 0)).toBe("Age: none was open, late_after 1 h");
+    expect(spoken(named(found, "Age"), 0)).toBe("Age: no transaction was open, late_after 1 h");
     expect(spoken(named(found, "Lag"), null)).toBe("Lag: not seen, max_lag 100 files");
   });
 

@@ -82,21 +82,21 @@ export function charts(figures: Figures): ChartData[] {
     const each = total.transactions > 0 ? pick(total) / total.transactions : null;
     return pick(total) > 0 ? [counts(title, about, unit, color, pick, [{ unit: "a transaction", total: each }])] : [];
   };
-  const lag = made("Lag", "the last one seen while a person looked", figures.lag_unit ?? "", "not seen", [one((point) => point.lag, { look: "line", color: "blue-fg" }), limit("max_lag", figures.max_lag)]);
+  const lag = made("Lag", "the last value that was measured while a person viewed the page", figures.lag_unit ?? "", "not seen", [one((point) => point.lag, { look: "line", color: "blue-fg" }), limit("max_lag", figures.max_lag)]);
   return [
     counts("Throughput", "committed", "transactions", "green-solid", (point) => point.transactions, [one((point) => point.rows, { unit: "rows" })]),
-    spread("Processing", "until every task had acked", "s", "nothing was committed", (point) => point.processing),
-    spread("Commit", "from the grant until the end", "s", "nothing was committed", (point) => point.commit),
+    spread("Processing", "from the begin until every task had acked", "s", "no transaction was committed", (point) => point.processing),
+    spread("Commit", "from the grant of the turn until the end of the commit", "s", "no transaction was committed", (point) => point.commit),
     spread("Batch size", "", "rows", "no rows were counted", (point) => point.size),
-    made("Age", "of the oldest open transaction", "s", "none was open", [one((point) => point.age, { label: "up to", look: "bar", color: "blue-solid" }), limit("late_after", figures.late_after)]),
+    made("Age", "age of the oldest open transaction", "s", "no transaction was open", [one((point) => point.age, { label: "up to", look: "bar", color: "blue-solid" }), limit("late_after", figures.late_after)]),
     // The API server has seen it, also before the history of the ledger begins.
     { ...lag, drawn: { ...lag.drawn, unknown: null } },
-    counts("Replays", "when they began", "replays", "orange-solid", (point) => point.replays),
-    counts("Failures", "of transactions that ended", "failures", "red-solid", (point) => point.failures),
+    counts("Replays", "counted when a replay begins", "replays", "orange-solid", (point) => point.replays),
+    counts("Failures", "failures of the transactions that ended", "failures", "red-solid", (point) => point.failures),
     counts("Skips", "", "skipped transactions", "fg-muted", (point) => point.skipped),
     // Most topologies have neither: nothing is drawn of what there is none of.
-    ...some("Rejected rows", "kept aside by a commit", "rejected rows", "orange-solid", (point) => point.rejected),
-    ...some("Warnings", "of checks that did not stop the commit", "warnings", "orange-solid", (point) => point.warnings),
+    ...some("Rejected rows", "rows that a commit kept aside", "rejected rows", "orange-solid", (point) => point.rejected),
+    ...some("Warnings", "warnings of checks that did not stop the commit", "warnings", "orange-solid", (point) => point.warnings),
   ];
 }
 

@@ -47,7 +47,7 @@ export function Find() {
         {what !== "" && (query.data !== undefined || query.error !== null) && (
           <Box bg="bg.subtle" borderRadius="sm" mt={2} p={3}>
             <Flex align="start" gap={3} justify="space-between">
-              <Heading as="h2" overflowWrap="anywhere" size="sm">{`Transactions with ${what}`}</Heading>
+              <Heading as="h2" overflowWrap="anywhere" size="sm">{`Transactions that match ${what}`}</Heading>
               <Button onClick={() => void navigate(write({ what: null }))} size="xs" variant="outline">
                 Close
               </Button>

@@ -42,7 +42,7 @@ export function Overview() {
       <Trouble query={query} />
       {data === undefined && <Loading query={query} />}
       {data && data.total === 0 && !filtered && (
-        <Text color="fg.muted">There is no topology yet. A DAG with a Transaction appears here once a run of it has begun.</Text>
+        <Text color="fg.muted">There is no topology yet. A DAG with a Transaction appears here once one of its runs has begun a transaction.</Text>
       )}
       {data && (data.total > 0 || filtered) && (
         <>
@@ -50,7 +50,7 @@ export function Overview() {
             <Counts counts={data.counts} onChoose={(state) => go({ state })} state={address.state} />
             <Filter onChange={(text) => go({ text })} text={address.text ?? ""} />
           </HStack>
-          {data.total > 0 ? <Topologies asked={asked} list={data} onAct={act} /> : <Text color="fg.muted">No topology is like that.</Text>}
+          {data.total > 0 ? <Topologies asked={asked} list={data} onAct={act} /> : <Text color="fg.muted">No topology matches the filter.</Text>}
           <Pages lines={data.lines} offset={data.offset} onPage={(offset) => go({ offset: offset || null })} shown={data.topologies.length + data.causes.length} total={data.total} />
         </>
       )}
@@ -97,7 +97,7 @@ function Filter({ text, onChange }: { text: string; onChange: (text: string | nu
       maxW="320px"
       minW="160px"
       onChange={(event) => setTyped(event.target.value)}
-      placeholder="Filter by name, DAG or sentence"
+      placeholder="Filter by name, DAG or status text"
       size="sm"
       type="search"
       value={typed}
@@ -160,7 +160,7 @@ function Topologies({ list, asked, onAct }: { list: TopologyList; asked: Asked; 
             Last commit
           </Table.ColumnHeader>
           <Table.ColumnHeader display={WIDE} width="186px">
-            Commits an hour
+            Commits per hour
           </Table.ColumnHeader>
           <Table.ColumnHeader>What helps</Table.ColumnHeader>
         </Table.Row>

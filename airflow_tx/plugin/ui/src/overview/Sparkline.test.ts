@@ -4,7 +4,7 @@ import { commitsOf, spokenCommits } from "./Sparkline";
 
 describe("commits an hour", () => {
   it("says all of them in words", () => {
-    expect(spokenCommits([0, 2, 1])).toBe("3 commits in 3 h; in each hour, the oldest first: 0, 2, 1");
+    expect(spokenCommits([0, 2, 1])).toBe("3 commits in 3 h; per hour, oldest first: 0, 2, 1");
   });
 
   it("says when the hour of one of them began", () => {

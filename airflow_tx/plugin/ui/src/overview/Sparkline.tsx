@@ -47,7 +47,7 @@ export function commitsOf(values: readonly number[], index: number, now: number)
 
 /** Says how many commits there were. */
 export function spokenCommits(values: readonly number[]): string {
-  return `${counted(total(values), "commit")} in ${values.length} h; in each hour, the oldest first: ${values.join(", ")}`;
+  return `${counted(total(values), "commit")} in ${values.length} h; per hour, oldest first: ${values.join(", ")}`;
 }
 
 function total(values: readonly number[]): number {

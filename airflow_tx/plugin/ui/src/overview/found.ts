@@ -14,7 +14,7 @@ const PARTS: Record<FoundLine["matched"], string> = {
   date: "date in",
   status: "status",
   error: "error",
-  detail: "detail of the batch:",
+  detail: "batch detail:",
 };
 
 /** Names the part of a transaction that has the text. */
@@ -35,12 +35,12 @@ export function extent(answer: SearchOfAllAnswer): string {
   const { topologies, looked, transactions, partly, unknown, unread, complete, found } = answer;
   const of = looked === topologies ? counted(looked, "topology", "topologies") : `${looked} of ${counted(topologies, "topology", "topologies")}`;
   const parts = [
-    found.length === 0 ? "None found." : complete ? "" : "There may be more.",
-    `Looked at ${counted(transactions, "transaction")} of ${of}${partly > 0 ? `, of ${partly} only at the newest` : ""}.`,
-    unread.length > 0 ? `Not read: ${unread.join(", ")}.` : "",
-    unknown > 0 ? `Of ${counted(unknown, "transaction")} the ledger does not keep the names of the batch.` : "",
-    looked + unread.length < topologies || partly > 0 ? "To look at more, filter the topologies below." : "",
-    "Offsets and ids: search on the page of a topology, which asks its source.",
+    found.length === 0 ? "None found." : complete ? "" : "There may be more matches.",
+    `Searched ${counted(transactions, "transaction")} of ${of}${partly > 0 ? `, but only the newest transactions of ${partly}` : ""}.`,
+    unread.length > 0 ? `These topologies could not be read: ${unread.join(", ")}.` : "",
+    unknown > 0 ? `The ledger does not keep the batch names of ${counted(unknown, "transaction")}.` : "",
+    looked + unread.length < topologies || partly > 0 ? "To search more transactions, filter the topologies below." : "",
+    "To find an offset or an id, search on the page of its topology, which queries the source.",
   ];
   return parts.filter(Boolean).join(" ");
 }

@@ -17,7 +17,7 @@ export function Connection({ children }: { children: ReactNode }) {
             <Alert.Content>
               <Alert.Title>{lost.why}</Alert.Title>
               <Alert.Description>
-                {lost.since !== null && `What you see is of ${moment(lost.since)}. `}
+                {lost.since !== null && `The page shows the state of ${moment(lost.since)}. `}
                 {`The page tries again every ${duration(lost.again)}.`}
               </Alert.Description>
             </Alert.Content>

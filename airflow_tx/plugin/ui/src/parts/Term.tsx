@@ -43,7 +43,7 @@ export function Words({ word }: { word: string }) {
         <Link to={write({ word: null })}>← Back</Link>
       </Styled>
       <Heading as="h1" mb={3} size="lg">
-        Words of the board
+        Terms of the Transactions page
       </Heading>
       <dl>
         {Object.entries(TERMS).map(([name, { title, text, docs }]) => (
@@ -53,7 +53,7 @@ export function Words({ word }: { word: string }) {
             </Text>
             <dd>
               <Text>{text}</Text>
-              <Text color="fg.muted" fontSize="sm">{`The documentation says more: ${docs}`}</Text>
+              <Text color="fg.muted" fontSize="sm">{`For details, see ${docs} in the documentation.`}</Text>
             </dd>
           </Box>
         ))}

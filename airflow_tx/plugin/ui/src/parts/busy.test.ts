@@ -5,7 +5,7 @@ import { waits } from "./Busy";
 
 describe("a question that was refused", () => {
   it("is asked again after as long as the server says, if only others are in its way", () => {
-    expect(waits(new Refusal(429, "The board is busy because of a search.", 7))).toBe(7000);
+    expect(waits(new Refusal(429, "The Transactions page is busy: a search.", 7))).toBe(7000);
   });
 
   it("is not asked again by itself where a person has to settle something", () => {

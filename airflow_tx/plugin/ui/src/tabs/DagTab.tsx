@@ -25,7 +25,7 @@ export function DagTab({ dagId }: { dagId: string }) {
       </>
     );
   }
-  if (query.data) return <Note>None of its runs has begun a transaction yet.</Note>;
+  if (query.data) return <Note>No run of this DAG has begun a transaction yet.</Note>;
   return (
     <Box p={4}>
       <Trouble query={query} />
@@ -39,7 +39,7 @@ export function OwnPage({ topology, txid }: { topology: string; txid: number | n
   const [, write] = useAddress();
   return (
     <Button asChild bottom={3} display={{ base: "inline-flex", md: "none" }} position="fixed" right={3} size="sm" zIndex="docked">
-      <Link to={`/plugin/transactions${write({ topology, txid })}`}>{txid === null ? "Open the transactions as a page" : `Open transaction ${txid} as a page`}</Link>
+      <Link to={`/plugin/transactions${write({ topology, txid })}`}>{txid === null ? "Open the Transactions page" : `Open the page of transaction ${txid}`}</Link>
     </Button>
   );
 }

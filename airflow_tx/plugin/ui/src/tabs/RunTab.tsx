@@ -29,7 +29,7 @@ export function RunTab({ dagId, runId }: { dagId: string; runId: string }) {
         <Alert.Root status="info">
           <Alert.Indicator />
           <Alert.Content>
-            <Alert.Title overflowWrap="anywhere">{`This run is no transaction yet. ${run.why.sentence}`}</Alert.Title>
+            <Alert.Title overflowWrap="anywhere">{`This run has no transaction yet. ${run.why.sentence}`}</Alert.Title>
             <AdviceLine advice={run.why.advice} onAct={act} topology={run.topology ?? ""} />
           </Alert.Content>
         </Alert.Root>

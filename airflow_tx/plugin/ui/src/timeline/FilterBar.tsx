@@ -43,14 +43,14 @@ export function FilterBar({ filter, write, answer }: Props) {
         <HStack gap={2} mt={2} wrap="wrap">
           <Field label="Run, batch or error" name="Filter rows by text" onChange={(find) => go({ find })} text={filter.find ?? ""} />
           <Field label="Run id" name="Filter rows by run id" onChange={(run) => go({ run })} text={filter.run ?? ""} />
-          <HStack aria-label="Rows by status" gap={1} role="group" wrap="wrap">
+          <HStack aria-label="Filter rows by status" gap={1} role="group" wrap="wrap">
             {STATUSES.map((status) => (
               <Toggle isOn={filter.status?.includes(status) ?? false} key={status} onClick={() => go({ status: toggled(filter.status, status) })}>
                 <Phase row={status === "BLOCKED" ? { phase: "FAILED", blocked: "" } : { phase: status, blocked: null }} />
               </Toggle>
             ))}
           </HStack>
-          <HStack aria-label="Only rows that are" gap={1} role="group" wrap="wrap">
+          <HStack aria-label="Filter rows by property" gap={1} role="group" wrap="wrap">
             {MARKS.map((mark) => (
               <Toggle isOn={filter.only?.includes(mark) ?? false} key={mark} onClick={() => go({ only: toggled(filter.only, mark) })}>
                 {mark}
@@ -97,8 +97,8 @@ function Field({ label, name, text, onChange }: { label: string; name: string; t
 
 /** Says what a filter let through, of how many transactions. */
 export function outcome(answer: Pick<Timeline, "total" | "looked_to" | "slow_beyond">): string {
-  const found = `${counted(answer.total, "transaction")} like that in this time`;
-  const looked = answer.looked_to == null ? "" : `, down to transaction ${answer.looked_to}: earlier ones were not looked at`;
-  const slow = answer.slow_beyond == null ? "" : ` Slow is longer than ${duration(answer.slow_beyond)}: 95 of 100 committed transactions take less.`;
+  const found = `${counted(answer.total, "transaction matches", "transactions match")} the filter in this time`;
+  const looked = answer.looked_to == null ? "" : `, down to transaction ${answer.looked_to}; earlier transactions were not searched`;
+  const slow = answer.slow_beyond == null ? "" : ` A slow transaction takes longer than ${duration(answer.slow_beyond)}; 95 of 100 committed transactions take less.`;
   return `${found}${looked}.${slow}`;
 }

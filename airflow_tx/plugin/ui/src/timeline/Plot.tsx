@@ -91,7 +91,7 @@ const LEGEND: [BarKind, string][] = [
   ["failed", "failed try"],
   ["waiting", "waits to commit"],
   ["commit", "commit"],
-  ["replaced", "commit, restated since"],
+  ["replaced", "commit that was restated"],
 ];
 
 /** Says which pattern is what. */

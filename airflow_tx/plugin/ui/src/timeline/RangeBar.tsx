@@ -43,7 +43,7 @@ export function RangeBar({ range, until, now, write }: Props) {
         <Button disabled={until === null} onClick={() => void go({ until: null })} size="xs" variant="outline">
           Now
         </Button>
-        <Button onClick={() => void navigate(write({ range: null, until: null }), { replace: true })} size="xs" title="From the first to the last moment of the newest transactions" variant="outline">
+        <Button onClick={() => void navigate(write({ range: null, until: null }), { replace: true })} size="xs" title="Show the time of the newest transactions" variant="outline">
           Newest
         </Button>
       </HStack>

@@ -33,7 +33,7 @@ export function Strip({ topology, shown, now, write }: Props) {
   return (
     <Box mt={3}>
       <Flex color="fg.muted" fontSize="xs" gap={3} justify="space-between" wrap="wrap">
-        <Text>{`All known time: ${moment(known.start)}`}</Text>
+        <Text>{`Known since ${moment(known.start)}`}</Text>
         <Text>{lost === null ? "now" : moment(now)}</Text>
       </Flex>
       <Window activity={query.data} choose={(time) => void navigate(write(shownFrom(time, now)))} known={known} shown={shown} />
@@ -93,7 +93,7 @@ function Window({ activity, known, shown, choose }: { activity: Activity; known:
       <Box
         {...grip("both")}
         _focusVisible={FOCUS}
-        aria-label="Time that is shown"
+        aria-label="Shown time range"
         aria-valuenow={Math.round(time.start / 1000)}
         aria-valuetext={`${duration((time.end - time.start) / 1000)}, from ${moment(time.start)} until ${moment(time.end)}`}
         bg="blue.muted"
@@ -141,7 +141,7 @@ function Counts({ activity, known }: { activity: Activity; known: Stretch }) {
   const wide = ((activity.step * 1000) / (known.end - known.start)) * WIDE;
   const total = activity.counts.reduce((sum, each) => sum + each, 0);
   return (
-    <svg aria-label={`${total} transactions over all known time, at most ${most} in ${duration(activity.step)}`} height={HEIGHT} preserveAspectRatio="none" role="img" style={{ display: "block", pointerEvents: "none", position: "relative" }} viewBox={`0 0 ${WIDE} ${HEIGHT}`} width="100%">
+    <svg aria-label={`${total} known transactions, at most ${most} in ${duration(activity.step)}`} height={HEIGHT} preserveAspectRatio="none" role="img" style={{ display: "block", pointerEvents: "none", position: "relative" }} viewBox={`0 0 ${WIDE} ${HEIGHT}`} width="100%">
       {activity.counts.map((count, index) => {
         // One is seen beside many.
         const tall = 3 + (count / most) * (HEIGHT - 6);

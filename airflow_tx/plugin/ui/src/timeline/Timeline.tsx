@@ -173,7 +173,7 @@ function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
           </Box>
           {answer?.total === 0 && (
             <Text color="fg.muted" p={4}>
-              {isFiltered(filter) ? "No transaction of this time is like that." : "No transaction in this time."}
+              {isFiltered(filter) ? "No transaction in this time matches the filter." : "There is no transaction in this time."}
             </Text>
           )}
         </Box>

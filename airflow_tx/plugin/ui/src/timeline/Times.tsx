@@ -57,7 +57,7 @@ export function Times({ start, until, now, write }: Props) {
         <Button disabled={typed === null || wrong !== null} size="xs" type="submit" variant="outline">
           Show this time
         </Button>
-        <Text color="fg.muted" fontSize="xs">{`${zoneName(zone)}; an empty end is now`}</Text>
+        <Text color="fg.muted" fontSize="xs">{`${zoneName(zone)}; an empty end means now`}</Text>
         <Text aria-live="polite" color="fg.error" fontSize="xs" id="tx-times-wrong">
           {typed !== null && wrong}
         </Text>
@@ -68,6 +68,6 @@ export function Times({ start, until, now, write }: Props) {
 
 /** Says what is wrong with two moments; null: nothing. */
 function wrongTimes(first: number | null, last: number): string | null {
-  if (first === null) return "Give the day and the time from which rows are shown.";
-  return first >= last ? "The end is not after the begin." : null;
+  if (first === null) return "Enter the day and the time from which to show rows.";
+  return first >= last ? "The end must be after the start." : null;
 }

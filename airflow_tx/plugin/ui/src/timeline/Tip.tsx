@@ -83,7 +83,7 @@ export function Tip({ chosen, row, now, room }: { chosen: Chosen | null; row: Ti
         >
           <Text fontWeight="semibold" overflowWrap="anywhere">{`Transaction ${row.txid}: ${bar.title}`}</Text>
           <Text>{`from ${moment(bar.start)}`}</Text>
-          <Text>{bar.open ? `under way at ${moment(bar.end)}` : `until ${moment(bar.end)}`}</Text>
+          <Text>{bar.open ? `still under way at ${moment(bar.end)}` : `until ${moment(bar.end)}`}</Text>
           <Text>{seconds((bar.end - bar.start) / 1000)}</Text>
           {asideWords(row).map((words) => (
             <Text key={words} overflowWrap="anywhere">

@@ -41,9 +41,9 @@ function Job({ job, topology, mayAct, coordinated, paused }: Props & { job: JobL
         <Text fontWeight="semibold">{`${title(job)}: ${progress(job)}`}</Text>
         {mayAct && (
           <HStack gap={2} wrap="wrap">
-            {job.failed_txids.length > 0 && <ActionButtons actions={["replay"]} label="Replay the failed ones" topology={topology} txids={job.failed_txids} />}
-            {waits && <ActionButtons actions={["restate"]} label="Start the waiting ones" topology={topology} />}
-            {waits && <ActionButtons actions={["withdraw"]} label="Do not restate them" topology={topology} txids={job.waiting_txids} />}
+            {job.failed_txids.length > 0 && <ActionButtons actions={["replay"]} label="Replay failed transactions" topology={topology} txids={job.failed_txids} />}
+            {waits && <ActionButtons actions={["restate"]} label="Start waiting restatements" topology={topology} />}
+            {waits && <ActionButtons actions={["withdraw"]} label="Do not restate waiting transactions" topology={topology} txids={job.waiting_txids} />}
           </HStack>
         )}
       </Flex>
@@ -51,7 +51,7 @@ function Job({ job, topology, mayAct, coordinated, paused }: Props & { job: JobL
       <Text color="fg.muted" fontSize="sm" overflowWrap="anywhere">
         {[job.who && `by ${job.who}`, moment(job.since), job.why].filter(Boolean).join(", ")}
       </Text>
-      {[...notes(job), paused && !isOver(job) && "The DAG is paused and starts no run.", job.waiting > 0 && (coordinated ? "The coordinator starts the waiting ones." : "As many of the waiting ones are started at once as there is room for. Then start the next ones.")]
+      {[...notes(job), paused && !isOver(job) && "The DAG is paused and starts no run.", job.waiting > 0 && (coordinated ? "The coordinator starts the waiting restatements." : "The button starts only as many restatements as can be open at once. Start the others later.")]
         .filter(Boolean)
         .map((note, index) => (
           <Text fontSize="sm" key={index} overflowWrap="anywhere">

@@ -32,7 +32,7 @@ export function Search({ topology }: { topology: string }) {
     <Box mb={3}>
       <form onSubmit={ask}>
         <SearchField
-          aria-label="Which transaction has it?"
+          aria-label="Find a transaction"
           asking={query.isFetching}
           maxW="360px"
           placeholder="File, offset, id or date"
@@ -72,11 +72,11 @@ function Results({ answer, topology, what }: { answer: SearchAnswer; topology: s
 
 /** Says how many transactions have it, and how far the search went. */
 export function outcome({ found, looked, oldest, unknown, complete }: SearchAnswer, what: string): string {
-  const has = found.length === 0 ? `No transaction has ${what}.` : `${counted(found.length, "transaction has", "transactions have")} ${what}:`;
+  const has = found.length === 0 ? `No transaction matches ${what}.` : `${counted(found.length, "transaction matches", "transactions match")} ${what}:`;
   const parts = [
-    found.length > 0 && complete ? "" : oldest === null ? "The ledger has no transaction." : `Looked through ${counted(looked, "transaction")}, down to ${oldest}.`,
-    unknown > 0 ? `Of ${counted(unknown, "transaction")} the source cannot tell.` : "",
-    complete ? "" : "There may be more.",
+    found.length > 0 && complete ? "" : oldest === null ? "The ledger has no transaction." : `Searched ${counted(looked, "transaction")}, down to transaction ${oldest}.`,
+    unknown > 0 ? `The source cannot check ${counted(unknown, "transaction")}.` : "",
+    complete ? "" : "There may be more matches.",
   ];
   return [...parts, has].filter(Boolean).join(" ");
 }

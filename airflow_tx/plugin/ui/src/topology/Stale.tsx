@@ -66,7 +66,7 @@ function Groups({ answer, topology, mayAct, onDone }: { answer: StaleAnswer; top
       )}
       {mayAct && answer.groups.some(({ txids }) => txids.length > 0) && (
         <HStack gap={2} wrap="wrap">
-          <ActionButtons actions={["restate"]} label="Restate what is stale" onDone={onDone} stale topology={topology} />
+          <ActionButtons actions={["restate"]} label="Restate stale transactions" onDone={onDone} stale topology={topology} />
           {byCode && <ActionButtons actions={["accept-code"]} onDone={onDone} topology={topology} />}
         </HStack>
       )}

@@ -108,7 +108,7 @@ function Causes({ causes, topology }: Pick<TopologyPage, "causes" | "topology">)
 
 function ackersWords(ackers: NonNullable<TopologyPage["ackers"]>): string {
   const acks = ackers.acks_a_second == null ? "" : `, ${ackers.acks_a_second.toFixed(1)} acks a second`;
-  return `messages ${counted(ackers.trees, "open tree")}${acks}`;
+  return `${counted(ackers.trees, "open tree")} of messages${acks}`;
 }
 
 function facts(page: TopologyPage, now: number): ReactNode[] {
@@ -130,7 +130,7 @@ function facts(page: TopologyPage, now: number): ReactNode[] {
     page.behind.length > 0 && `${counted(page.behind.length, "transaction")} behind corrections: ${page.behind.join(", ")}`,
     page.ackers ? ackersWords(page.ackers) : "",
     page.last_commit ? `last commit ${page.last_commit.txid}, ${ago(page.last_commit.at, now)}` : "no commit yet",
-    page.paused === null ? "DAG not in Airflow" : page.paused ? "DAG paused" : "",
+    page.paused === null ? "the DAG is not in Airflow" : page.paused ? "DAG paused" : "",
     page.coordinator ? `coordinator ${page.coordinator.dag_id}${page.coordinator.paused ? ", paused" : ""}` : "",
   ].filter(Boolean);
 }
@@ -142,7 +142,7 @@ function Buttons({ page }: { page: TopologyPage }) {
   return (
     <HStack gap={2} key={page.topology} wrap="wrap">
       {dated && <RestateDays topology={page.topology} />}
-      {page.behind.length > 0 && <ActionButtons actions={["restate"]} follow label="Restate what is behind" topology={page.topology} />}
+      {page.behind.length > 0 && <ActionButtons actions={["restate"]} follow label="Restate transactions that are behind" topology={page.topology} />}
       <ActionButtons actions={actions} topology={page.topology} />
     </HStack>
   );

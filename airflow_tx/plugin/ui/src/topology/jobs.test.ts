@@ -21,7 +21,7 @@ describe("a job", () => {
 
   it("says what cannot be replayed, and what it does not know", () => {
     expect(notes(job)).toEqual([]);
-    expect(notes({ ...job, failed_txids: [41] })[0]).toContain("1 failed before the restatement began");
+    expect(notes({ ...job, failed_txids: [41] })[0]).toContain("1 run failed before the restatement began");
     expect(notes({ ...job, kind: "tx-backfill", failed_txids: [] })).toHaveLength(2);
   });
 });

@@ -1,7 +1,7 @@
 /** What became of many transactions that a person wanted at once, in words. */
 
 import type { JobLine } from "../api/client";
-import { count } from "../parts/words";
+import { count, counted } from "../parts/words";
 
 const DONE: Record<JobLine["kind"], string> = { restatement: "restated", backfill: "committed", "tx-backfill": "committed" };
 
@@ -26,8 +26,8 @@ export function isOver(job: JobLine): boolean {
 export function notes(job: JobLine): string[] {
   const unnamed = job.failed - job.failed_txids.length;
   return [
-    job.kind === "tx-backfill" ? "These are the runs that airflow tx backfill has created until now." : "",
-    unnamed > 0 && job.kind !== "restatement" ? `${count(unnamed)} failed before a transaction began: the log of begin says why. Clear it in Airflow.` : "",
-    unnamed > 0 && job.kind === "restatement" ? `${count(unnamed)} failed before the restatement began: the log of begin says why. Start the waiting ones to try again.` : "",
+    job.kind === "tx-backfill" ? "These are the runs that airflow tx backfill has created so far." : "",
+    unnamed > 0 && job.kind !== "restatement" ? `${counted(unnamed, "run")} failed before a transaction began. The log of the task begin gives the reason. Clear that task in Airflow.` : "",
+    unnamed > 0 && job.kind === "restatement" ? `${counted(unnamed, "run")} failed before the restatement began. The log of the task begin gives the reason. Start the waiting restatements to try again.` : "",
   ].filter(Boolean);
 }

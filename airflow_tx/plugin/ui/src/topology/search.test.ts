@@ -7,16 +7,16 @@ const line = { txid: 7, run_id: "r7", phase: "COMMITTED", batch_name: "a.csv", r
 
 describe("what a search says", () => {
   it("names how many have it", () => {
-    expect(outcome({ found: [line], looked: 9, oldest: 1, unknown: 0, complete: true }, "a.csv")).toBe("1 transaction has a.csv:");
+    expect(outcome({ found: [line], looked: 9, oldest: 1, unknown: 0, complete: true }, "a.csv")).toBe("1 transaction matches a.csv:");
   });
 
   it("says how far it went where it found nothing, or not all", () => {
-    expect(outcome({ found: [], looked: 9, oldest: 1, unknown: 0, complete: true }, "a.csv")).toBe("Looked through 9 transactions, down to 1. No transaction has a.csv.");
+    expect(outcome({ found: [], looked: 9, oldest: 1, unknown: 0, complete: true }, "a.csv")).toBe("Searched 9 transactions, down to transaction 1. No transaction matches a.csv.");
     const part = { found: [line, line], looked: 1000, oldest: 501, unknown: 3, complete: false };
     expect(outcome(part, "7")).toBe(
-      "Looked through 1\u202f000 transactions, down to 501. Of 3 transactions the source cannot tell. There may be more. 2 transactions have 7:",
+      "Searched 1\u202f000 transactions, down to transaction 501. The source cannot check 3 transactions. There may be more matches. 2 transactions match 7:",
     );
-    expect(outcome({ found: [], looked: 0, oldest: null, unknown: 0, complete: true }, "x")).toBe("The ledger has no transaction. No transaction has x.");
+    expect(outcome({ found: [], looked: 0, oldest: null, unknown: 0, complete: true }, "x")).toBe("The ledger has no transaction. No transaction matches x.");
   });
 });
 

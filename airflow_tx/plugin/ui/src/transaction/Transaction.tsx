@@ -76,7 +76,7 @@ function Whole({ page }: { page: TransactionPage }) {
         <HStack fontSize="sm" gap={4} wrap="wrap">
           <AirflowLink path={page.links.run}>{`Run ${page.run_id}`}</AirflowLink>
           <AirflowLink path={page.links.dag}>{`DAG ${page.dag_id}`}</AirflowLink>
-          <AirflowLink path={page.links.audit}>What Airflow has logged of the run</AirflowLink>
+          <AirflowLink path={page.links.audit}>Audit log of the run</AirflowLink>
         </HStack>
       </Stack>
       <Life now={now} page={page} />

@@ -17,7 +17,7 @@ export interface ComparedTask extends Compared {
 }
 
 /** The column of the errors. */
-export const ERRORS = "Error, or why it was replayed";
+export const ERRORS = "Error or reason of the replay";
 
 export interface ComparedColumn {
   name: string;

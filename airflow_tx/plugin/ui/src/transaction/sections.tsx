@@ -18,7 +18,7 @@ interface Props {
 
 export function Batch({ page }: Props) {
   const { batch } = page;
-  const words = (name: keyof typeof RAW) => (batch.shortened.includes(name) ? "not kept: it was too long" : inWords(batch[name]));
+  const words = (name: keyof typeof RAW) => (batch.shortened.includes(name) ? "not stored because it was too long" : inWords(batch[name]));
   return (
     <Section title="Batch">
       <Facts
@@ -30,9 +30,9 @@ export function Batch({ page }: Props) {
           [position("after"), words("position_after")],
           [<Term name="digest">Digest of rows</Term>, page.digest && <Code>{page.digest}</Code>],
           ["Not proven", page.unproven.length > 0 && page.unproven.join("; ")],
-          ["Pinned", page.pinned && "its rows never change again"],
-          [<Term name="stale">Stale</Term>, page.stale && "its predecessor ended elsewhere than it begins"],
-          ["Losses before it", page.losses.length > 0 && page.losses.join("; ")],
+          ["Pinned", page.pinned && "the rows of this batch never change again"],
+          [<Term name="stale">Stale</Term>, page.stale && "the batch does not begin where the transaction before it ended"],
+          ["Losses before this batch", page.losses.length > 0 && page.losses.join("; ")],
           [<Term name="readmit">Re-admitted as</Term>, page.readmitted_as],
           [<Term name="restate">Restates</Term>, page.restates !== null && `transaction ${page.restates}`],
           [<Term name="restate">Restated by</Term>, page.restated_by !== null && `transaction ${page.restated_by}, which counts instead`],
@@ -57,7 +57,7 @@ function Raw({ batch }: Pick<TransactionPage, "batch">) {
       <details>
         <summary style={{ cursor: "pointer" }}>Raw JSON</summary>
         {names.map((name) => (
-          <Json key={name} name={`${RAW[name]}${batch.shortened.includes(name) ? " (its digest: it was too long to be kept)" : ""}`} value={batch[name]} />
+          <Json key={name} name={`${RAW[name]}${batch.shortened.includes(name) ? " (digest only, because the value was too long)" : ""}`} value={batch[name]} />
         ))}
       </details>
     </Box>
@@ -66,15 +66,15 @@ function Raw({ batch }: Pick<TransactionPage, "batch">) {
 
 const position = (when: string) => <Term name="position">{`Position ${when}`}</Term>;
 
-const ackWords = (value: string) => (/^0+$/.test(value) ? "0: everything was acked" : value);
+const ackWords = (value: string) => (/^0+$/.test(value) ? "0: every emitted id was acked" : value);
 
 export function Tasks({ page, now }: Props & { now: number }) {
   if (page.tasks.length === 0) return null;
   return (
-    <Section title="Tries of its tasks">
+    <Section title="Tries of the tasks">
       <Rows
         headers={["Task", "Try", "Attempt", "State", "Start", "Duration"]}
-        label="Tries of its tasks"
+        label="Tries of the tasks"
         rows={page.tasks.map((task) => [
           taskName(page, task.task_id, task.map_index),
           task.try_number,
@@ -183,7 +183,7 @@ export function States({ page }: Props) {
         label="States"
         rows={page.states.map((each) => [
           each.state,
-          each.fenced ? "set by its commit" : "not set by it",
+          each.fenced ? "set by this commit" : "not set by this commit",
           each.token,
           each.keys === null ? null : count(each.keys),
           pairs(each.sums),
@@ -224,7 +224,7 @@ export function Audit({ page }: Props) {
           <Facts
             facts={[
               [<Term name="receipt">Hash of the receipt</Term>, <Code key="hash">{receipt.hash}</Code>],
-              ["Before it", <Code key="previous">{receipt.previous}</Code>],
+              ["Previous receipt", <Code key="previous">{receipt.previous}</Code>],
               ["DAG version", receipt.dag_version],
               ["Granted", at(receipt.granted)],
               ["Journal entry", receipt.journal && <Code key="journal">{receipt.journal}</Code>],
