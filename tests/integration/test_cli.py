@@ -481,7 +481,7 @@ def test_repair_back_is_refused_until_the_states_have_been_restored_to_the_older
     pipeline.run("r2")
     command = ("tx", "repair", "flights", "--dag-id", "the_dag", "--back", "1", "--yes", "--why", "one backup of both")
     told = airflow.run(*command, root=root, fails=True)
-    assert "says transaction 2.1, not 1" in " ".join(told.split())
+    assert "names transaction 2.1, not 1" in " ".join(told.split())
     with sqlite3.connect(airflow.database) as connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             connection.execute(f"DROP TABLE {name}")

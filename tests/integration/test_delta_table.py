@@ -401,7 +401,7 @@ def _refused(table: DeltaTable, grants: Grants, txid: int, rows: pa.Table, match
 
 def test_a_column_whose_type_differs_from_the_table_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
-    cast = r'column n is string, and long in the table. .*df\["n"\].cast\("long"\)'
+    cast = r'column n has the type string in the rows, and long in the table. .*df\["n"\].cast\("long"\)'
     _refused(table, grants, 2, pa.table({"n": ["ten"]}), cast)
     _refused(table, grants, 2, pa.table({"N": pa.array([1], pa.int64())}), "differs from column n by case alone")
 

@@ -101,7 +101,7 @@ def test_a_deleted_row_of_a_small_table_is_noticed(url: str, table: str, grants:
     grants.commit(1, state, {"a": 1, "b": 1})
     grants.commit(2, state, {"a": 1})
     query(url, f"DELETE FROM {table} WHERE n = 1")
-    refused(made(), grants, 3, "its fence says 2, but 1 of 2 rows are there")
+    refused(made(), grants, 3, "its fence says 2, but it has only 1 of 2 rows")
 
 
 @pytest.mark.usefixtures("size")

@@ -85,7 +85,7 @@ def test_a_row_larger_than_the_packet_limit_is_reported_and_no_row_is_written(
     state = SqlState.from_url(url, table=table, keys=["key"], values={"text": Last("text")})
     update = [{"key": f"key {i}", "text": "x" * (2_000_000 if i == 7 else 1)} for i in range(100)]
     with pytest.raises(
-        StateError, match=r"row 7 \{'key': 'key 7'\}: it takes .* max_allowed_packet of the server is 1048576.*Raise"
+        StateError, match=r"row 7 \{'key': 'key 7'\}: it needs .* max_allowed_packet of the server is 1048576.*Raise"
     ) as failure:
         state.raise_and_write(grants(1), update)
     assert not isinstance(failure.value, StateUnavailable)

@@ -261,7 +261,7 @@ def test_a_changed_aggregator_is_refused_until_the_previous_aggregator_is_restor
         changed = SqlState.from_url(url, table=table, keys=["k"], values={"n": other, "m": Count()})
         for use in (changed.raise_fence, lambda grant, changed=changed: changed.raise_and_write(grant, [])):
             with pytest.raises(
-                StateError, match=f"column 'n' were made by 'sum', the DAG now has '{other.name}'.*Bring"
+                StateError, match=f"column 'n' were made by 'sum', but the DAG now has '{other.name}'.*Bring"
             ):
                 use(grants(2))
     assert (summed.fence(), summed.read()) == (fence, [{"k": "a", "n": 5, "m": 1}])

@@ -209,7 +209,7 @@ def test_repair_back_also_takes_back_transactions_that_are_still_open(shop: Shop
 
 @pytest.mark.parametrize(
     ("txid", "why"),
-    [(1, "says transaction 2.1, not 1"), (3, "says transaction 2.1, not 3"), (9, "--back 9 is no final transaction")],
+    [(1, "names transaction 2.1, not 1"), (3, "names transaction 2.1, not 3"), (9, "--back 9 is no final transaction")],
 )
 def test_repair_back_is_refused_if_a_state_is_at_another_transaction(shop: Shop, txid: int, why: str) -> None:
     set_back(shop)

@@ -314,7 +314,7 @@ def test_a_renamed_upstream_topology_is_refused_and_the_error_contains_the_new_n
     position = position_after(orders.run(2), 2)
     moved_to(orders, "sales")
     told = refused(orders.source(), position)
-    assert told.endswith("topology 'orders' is called 'sales' now. Say UpstreamSource(..., topology='sales').")
+    assert told.endswith("topology 'orders' is called 'sales' now. Set UpstreamSource(..., topology='sales').")
 
 
 def moved_to(orders: Orders, name: str) -> None:
