@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Get Dag
-         * @description Return the topology of a transactional DAG or of a coordinator; the current DAG file decides.
+         * @description Return the topology of a transactional DAG or of a coordinator. The current DAG file decides which it is.
          */
         get: operations["get_dag"];
         put?: never;
@@ -33,7 +33,7 @@ export interface paths {
         };
         /**
          * Get Run
-         * @description Return the transaction of a run, or the reason why it has none.
+         * @description Return the transaction of a run, or the reason why the run has no transaction.
          */
         get: operations["get_run"];
         put?: never;
@@ -53,9 +53,9 @@ export interface paths {
         };
         /**
          * Search Topologies
-         * @description Find the transactions of topologies that have a text: a file, a run, a txid, a date or an error.
+         * @description Find the transactions that contain a text: a file, a run, a txid, a date or an error.
          *
-         *     `state` and `text` choose topologies, as in the list of topologies.
+         *     `state` and `text` select topologies, as in the list of topologies.
          */
         get: operations["search_topologies"];
         put?: never;
@@ -75,9 +75,10 @@ export interface paths {
         };
         /**
          * List Topologies
-         * @description List the topologies whose DAG the user may read: the most urgent first, then by name.
+         * @description Return the topologies whose DAG the user may read: the most urgent first, then by name.
          *
-         *     `grouped` lists topologies that fail by the same cause as one cause; `cause` lists the topologies of one cause.
+         *     With `grouped`, topologies that fail for the same cause have one line. With `cause`, only the topologies of one
+         *     cause are returned.
          */
         get: operations["list_topologies"];
         put?: never;
@@ -97,7 +98,7 @@ export interface paths {
         };
         /**
          * Get Topology
-         * @description Show one topology.
+         * @description Return one topology.
          */
         get: operations["get_topology"];
         put?: never;
@@ -119,7 +120,9 @@ export interface paths {
         put?: never;
         /**
          * Execute Action
-         * @description Do an action that was previewed; 409: something has changed since the preview, or the action is refused.
+         * @description Do an action that was previewed.
+         *
+         *     The answer is 409 if something has changed since the preview, or the action is refused.
          */
         post: operations["execute_action"];
         delete?: never;
@@ -139,7 +142,7 @@ export interface paths {
         put?: never;
         /**
          * Preview Action
-         * @description Describe the effects of an action without doing it.
+         * @description Describe the effects of an action without doing the action.
          */
         post: operations["preview_action"];
         delete?: never;
@@ -157,7 +160,7 @@ export interface paths {
         };
         /**
          * Get Activity
-         * @description Count the transactions over the whole time that the ledger remembers.
+         * @description Return the number of transactions over the whole time that the ledger remembers.
          */
         get: operations["get_activity"];
         put?: never;
@@ -177,7 +180,7 @@ export interface paths {
         };
         /**
          * Get Figures
-         * @description Show throughput, durations, sizes and failures over time, as far as the history goes back.
+         * @description Return throughput, durations, sizes and failures over time, for the time that the history covers.
          */
         get: operations["get_figures"];
         put?: never;
@@ -197,7 +200,7 @@ export interface paths {
         };
         /**
          * Get Jobs
-         * @description List the jobs of a topology, which are restatements and backfills of many transactions, with their progress.
+         * @description Return the jobs of a topology with their progress. A job is a restatement or a backfill of many transactions.
          */
         get: operations["get_jobs"];
         put?: never;
@@ -217,7 +220,7 @@ export interface paths {
         };
         /**
          * Search Transactions
-         * @description Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does.
+         * @description Find the transactions that contain a file, an offset, an id or a date, as `airflow tx find` does.
          */
         get: operations["search_transactions"];
         put?: never;
@@ -237,7 +240,7 @@ export interface paths {
         };
         /**
          * Get Stale
-         * @description List the transactions that today's DAG would make otherwise, as `airflow tx stale` does.
+         * @description Return the transactions that the current DAG would make otherwise, as `airflow tx stale` does.
          */
         get: operations["get_stale"];
         put?: never;
@@ -257,9 +260,9 @@ export interface paths {
         };
         /**
          * List Transactions Of
-         * @description List the transactions that ended at `since` or later and began before `until`, newest first.
+         * @description Return the transactions that ended at `since` or later and began before `until`, newest first.
          *
-         *     A filter looks only at the newest 1,000 of them.
+         *     A filter is applied only to the newest 1,000 of them.
          */
         get: operations["list_transactions_of"];
         put?: never;
@@ -279,7 +282,7 @@ export interface paths {
         };
         /**
          * Get Transaction
-         * @description Show all facts of one transaction.
+         * @description Return all facts of one transaction.
          */
         get: operations["get_transaction"];
         put?: never;
@@ -299,7 +302,7 @@ export interface paths {
         };
         /**
          * Get Rejected
-         * @description Show some rejected rows of a transaction, and their reasons, to users who may read the logs of its tasks.
+         * @description Return some rejected rows and their reasons. It requires the right to read the logs of the tasks.
          */
         get: operations["get_rejected"];
         put?: never;
@@ -316,11 +319,12 @@ export interface components {
     schemas: {
         /**
          * AckersLine
-         * @description The ackers of a topology whose tasks emit messages.
+         * @description The load of the ackers of a topology whose tasks emit messages.
          *
-         *     :param trees: number of incomplete trees of messages.
-         *     :param acks_a_second: acked messages per second since the last question; null: the ackers were asked only once.
-         *     :param at: when the ackers were asked.
+         *     :param trees: the number of message trees that are not complete.
+         *     :param acks_a_second: the number of acked messages per second since the previous request, or null after the first
+         *         request.
+         *     :param at: when the ackers answered.
          */
         AckersLine: {
             /** Acks A Second */
@@ -343,10 +347,10 @@ export interface components {
         };
         /**
          * ActionBody
-         * @description The action to do, with the version of its preview.
+         * @description The action to do, and the version of its preview.
          *
-         *     :param version: version of the preview; the action is refused if something has changed since.
-         *     :param why: the reason, if the action needs one.
+         *     :param version: the version of the preview. If something has changed since the preview, the action is refused.
+         *     :param why: the reason for the action, if the action requires a reason.
          */
         ActionBody: {
             /**
@@ -409,18 +413,19 @@ export interface components {
         };
         /**
          * ActionName
-         * @description The actions of a person on the transactions of a topology.
+         * @description The actions that a person can run on the transactions of a topology.
          * @enum {string}
          */
         ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "accept-code" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
         /**
          * Activity
-         * @description The number of transactions over time, from the oldest transaction that the ledger has until now.
+         * @description The number of transactions over time. It begins at the oldest transaction that the ledger has, and ends now.
          *
-         *     :param since: begin of the first step; null: the ledger has no transaction.
-         *     :param until: end of the last step.
-         *     :param step: length of a step in seconds.
-         *     :param counts: for each step, the transactions that ended in it and the open ones that began in it.
+         *     :param since: the begin of the first step, or null if the ledger has no transaction.
+         *     :param until: the end of the last step.
+         *     :param step: the length of a step, in seconds.
+         *     :param counts: for each step, the number of transactions that ended in it, and of open transactions that began in
+         *         it.
          */
         Activity: {
             /** Counts */
@@ -441,10 +446,10 @@ export interface components {
          * Advice
          * @description Advice for a topology, a transaction or a run.
          *
-         *     :param remedy: the steps as one text; null: nothing to do, or the buttons show the same.
-         *     :param steps: the steps in order; a skip is the last.
-         *     :param log: log of the failed task; null: no task failed, or the user may not read it.
-         *     :param cause: the transaction that needs help first, or that is waited for; null: none.
+         *     :param remedy: the steps as one text, or null if there is no step or the buttons show the same.
+         *     :param steps: the steps in order. A skip is the last step.
+         *     :param log: the log of the failed task, or null if no task has failed or the user may not read the log.
+         *     :param cause: the transaction that needs help first or must commit first, or null if there is none.
          */
         Advice: {
             cause?: components["schemas"]["Cause"] | null;
@@ -458,11 +463,11 @@ export interface components {
          * AdvisedAction
          * @description An action that the page offers as a button.
          *
-         *     :param txids: transactions of the action; empty: the action is about the topology.
+         *     :param txids: the transactions of the action. It is empty if the action is about the topology.
          *     :param changed_rows: whether the transactions get the current rows of the source.
-         *     :param names: checks or states of the action; for a rename the old name and the new name.
-         *     :param repair: kind of the repair, such as `state-lost`.
-         *     :param restate: whether to restate transactions whose rows the journal does not have.
+         *     :param names: the checks or states of the action. For a rename, the old name and the new name.
+         *     :param repair: the kind of the repair, such as `state-lost`.
+         *     :param restate: whether to restate transactions whose rows the journal lacks.
          */
         AdvisedAction: {
             action: components["schemas"]["ActionName"];
@@ -490,9 +495,9 @@ export interface components {
          * AdvisedStep
          * @description One step of a remedy.
          *
-         *     :param words: what to do, or the purpose of the command; "": only the command.
-         *     :param command: command line to type; null: the step has none.
-         *     :param action: action that does the same as the command; null: none does, or the user may not do it.
+         *     :param words: the instruction, or the purpose of the command. It is "" if the step is only a command.
+         *     :param command: the command line to type, or null if the step has no command.
+         *     :param action: the action that does the same as the command, or null if there is none or the user may not do it.
          */
         AdvisedStep: {
             action?: components["schemas"]["AdvisedAction"] | null;
@@ -508,11 +513,11 @@ export interface components {
          * AttemptBar
          * @description One attempt of a transaction.
          *
-         *     :param begun_at: when the attempt began; null: the ledger has forgotten the time.
-         *     :param failed_at: when the last of its tasks failed, according to Airflow; null: no task failed.
-         *     :param ended_at: when the next attempt began, or the transaction became final; null: the attempt is under way.
-         *     :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
-         *     :param why: why the attempt was replayed.
+         *     :param begun_at: when the attempt began, or null if the ledger has forgotten the time.
+         *     :param failed_at: when the last task of the attempt failed, according to Airflow, or null if no task failed.
+         *     :param ended_at: when the next attempt began or the transaction became final, or null if the attempt is running.
+         *     :param outcome: `replayed`. For the newest attempt, it is the phase or the outcome of the transaction.
+         *     :param why: the reason why the attempt was replayed.
          */
         AttemptBar: {
             /** Attempt */
@@ -530,15 +535,16 @@ export interface components {
         };
         /**
          * AttemptLine
-         * @description One attempt, in the comparison of attempts.
+         * @description One attempt in the comparison of attempts.
          *
-         *     :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
-         *     :param why: the error, or why the attempt was replayed; null: unknown.
+         *     :param outcome: `replayed`. For the newest attempt, it is the phase or the outcome of the transaction.
+         *     :param why: the error, or why the attempt was replayed. It is null if it is unknown.
          *     :param above: whether the page shows this reason above its sections.
-         *     :param same_as: the first attempt with the same error, which may be this one.
-         *     :param size: size of the batch: its rows if tasks counted them, else the size that the source knows; null: unknown.
-         *     :param resized: whether the attempt before had a batch of another size in the same units.
-         *     :param dag_versions: Airflow's DAG versions of the code that the tasks ran, the oldest first.
+         *     :param same_as: the first attempt with the same error. It may be this attempt.
+         *     :param size: the number of rows if tasks have counted them, otherwise the size that the source knows. It is null if
+         *         unknown.
+         *     :param resized: whether the previous attempt had a batch of another size in the same unit.
+         *     :param dag_versions: the DAG versions in Airflow whose code the tasks have run, the oldest first.
          */
         AttemptLine: {
             /** Above */
@@ -566,12 +572,12 @@ export interface components {
         };
         /**
          * AttemptTask
-         * @description One task in an attempt, all its instances together.
+         * @description One task in an attempt. It includes all instances of the task.
          *
-         *     :param states: number of instances by the state of their last try, as Airflow spells it.
-         *     :param tries: number of tries of all instances in this attempt.
-         *     :param seconds: time from the first start to the last end; null: the task has not ended, or has not started.
-         *     :param log: log of a failed instance, else of the only instance.
+         *     :param states: the number of instances, by the state of their last try as Airflow writes it.
+         *     :param tries: the number of tries of all instances in this attempt.
+         *     :param seconds: the time from the first start to the last end, or null if the task has not started or not ended.
+         *     :param log: the log of a failed instance. For a task with one instance, it is the log of this instance.
          */
         AttemptTask: {
             log: components["schemas"]["LogLink"] | null;
@@ -607,11 +613,12 @@ export interface components {
          * BatchAnswer
          * @description The rows of a transaction.
          *
-         *     :param words: size of the batch and the reason for it; null: the source does not count.
-         *     :param metadata: JSON that says exactly which rows they are; null: forgotten, or no rows.
-         *     :param position_before: position of the source before these rows.
-         *     :param position_after: position of the source after these rows.
-         *     :param shortened: names of the fields above that are digests, since their values were too long for the ledger.
+         *     :param words: the size of the batch and the reason for it, or null if the source does not count.
+         *     :param metadata: JSON that identifies exactly these rows. It is null if the ledger has forgotten it, or there are no
+         *         rows.
+         *     :param position_before: the position of the source before these rows.
+         *     :param position_after: the position of the source after these rows.
+         *     :param shortened: the names of the fields above that are only digests. The values were too long for the ledger.
          *     :param partitioned: whether the source has partitions.
          */
         BatchAnswer: {
@@ -632,9 +639,9 @@ export interface components {
          * Cause
          * @description The transaction that another transaction waits for, and its problem.
          *
-         *     :param txid: the transaction that is waited for.
-         *     :param sentence: its problem, in one sentence.
-         *     :param rest: the sentence without the transaction, such as " has failed.".
+         *     :param txid: the transaction that must commit first.
+         *     :param sentence: the problem of this transaction, in one sentence.
+         *     :param rest: the sentence without the name of the transaction, such as " has failed.".
          */
         Cause: {
             /** Rest */
@@ -646,13 +653,13 @@ export interface components {
         };
         /**
          * CauseLine
-         * @description Several topologies that fail for the same cause, as one line of the overview.
+         * @description Several topologies that fail for the same cause. They are one line of the overview.
          *
-         *     :param cause: key to list these topologies; it stays the same when topologies join or leave.
-         *     :param topologies: number of these topologies.
-         *     :param sentence: the problem; `…` replaces names and numbers that differ between the topologies.
-         *     :param since: when the first of them failed; null: unknown.
-         *     :param place: number of topologies before this line in this part.
+         *     :param cause: a key for these topologies. It stays the same if a topology joins or leaves.
+         *     :param topologies: the number of these topologies.
+         *     :param sentence: the problem. Names and numbers that differ between the topologies are replaced by `…`.
+         *     :param since: when the first of them failed, or null if it is unknown.
+         *     :param place: the number of topologies before this line in this part.
          */
         CauseLine: {
             /** Cause */
@@ -669,7 +676,7 @@ export interface components {
         };
         /**
          * ChangedLine
-         * @description A person's decision to let an attempt read the current rows of the source.
+         * @description The decision of a person that an attempt reads the current rows of the source.
          *
          *     :param attempt: the attempt that was replayed.
          */
@@ -691,7 +698,7 @@ export interface components {
          * @description A check of the output of the transaction.
          *
          *     :param result: `passed`, `warning`, `failed` or `accepted`.
-         *     :param found: the violation; null: the check passed.
+         *     :param found: the finding, or null if the check passed.
          */
         CheckLine: {
             /** Found */
@@ -705,7 +712,7 @@ export interface components {
          * CommitBar
          * @description The time from the last grant to the end of the commit.
          *
-         *     :param end: end of the commit; null: the commit is under way.
+         *     :param end: the end of the commit, or null if the commit is running.
          */
         CommitBar: {
             /** End */
@@ -730,8 +737,9 @@ export interface components {
          * DagAnswer
          * @description The topology of a DAG.
          *
-         *     :param topology: name of the topology; null: no run of this transactional DAG has begun a transaction yet.
-         *     :param role: `transactions`: runs of the DAG are the transactions. `coordinator`: the DAG starts and replays them.
+         *     :param topology: the name of the topology, or null if no run of the DAG has begun a transaction.
+         *     :param role: `transactions` if the runs of the DAG are transactions, `coordinator` if the DAG starts and replays
+         *         them.
          */
         DagAnswer: {
             /** Dag Id */
@@ -743,9 +751,9 @@ export interface components {
         };
         /**
          * DeedLine
-         * @description An action of a person.
+         * @description An action of a person on a transaction or a ledger.
          *
-         *     :param who: the person; null, like `why`: the viewer may not read the audit log.
+         *     :param who: the person. Like `why`, it is null if the viewer may not read the audit log.
          */
         DeedLine: {
             /**
@@ -762,8 +770,8 @@ export interface components {
          * EffectLine
          * @description The effect of an action on one transaction, on one run, or on the topology.
          *
-         *     :param txid: the transaction; null: the effect is not on a transaction.
-         *     :param run_id: the run; null: the effect is not on a run.
+         *     :param txid: the transaction, or null if the effect concerns no transaction.
+         *     :param run_id: the run, or null if the effect concerns no run.
          */
         EffectLine: {
             /** Run Id */
@@ -777,19 +785,22 @@ export interface components {
          * FigurePoint
          * @description The figures of one period.
          *
-         *     :param start: begin of the period.
-         *     :param transactions: number of committed transactions.
-         *     :param rows: their rows without restatements, whose rows were counted before; null: unknown.
+         *     :param start: the begin of the period.
+         *     :param transactions: the number of committed transactions.
+         *     :param rows: the number of their rows, or null if it is unknown. Rows of restatements were counted before, so they
+         *         are omitted.
          *     :param processing: seconds from the begin of the last attempt until all tasks had acked.
-         *     :param commit: seconds from the grant to the end.
-         *     :param size: rows of a batch.
-         *     :param age: highest age of an open transaction, in seconds; null: none was open.
-         *     :param lag: the last lag that this api-server has seen, since the ledger keeps none; null: none seen.
-         *     :param replays: number of attempts that began, without first attempts.
-         *     :param failures: failures of the transactions that ended, in all attempts; the ledger does not keep their times.
-         *     :param skipped: number of skipped transactions.
-         *     :param rejected: rejected rows of the committed transactions.
-         *     :param warnings: checks of the committed transactions that only warned.
+         *     :param commit: seconds from the grant to the end of the transaction.
+         *     :param size: the number of rows in a batch.
+         *     :param age: the longest time that a transaction was open, in seconds. It is null if no transaction was open.
+         *     :param lag: the last lag that this api-server has received, or null if there is none. The ledger does not store
+         *         lags.
+         *     :param replays: the number of attempts that began, without first attempts.
+         *     :param failures: the number of failures, in all attempts of the transactions that ended. The ledger does not have
+         *         their times.
+         *     :param skipped: the number of skipped transactions.
+         *     :param rejected: the number of rejected rows in the committed transactions.
+         *     :param warnings: the number of checks of the committed transactions that ended with a warning.
          */
         FigurePoint: {
             /** Age */
@@ -823,12 +834,13 @@ export interface components {
          * Figures
          * @description Figures of the transactions that were open at any time from `since` until `until`.
          *
-         *     :param step: seconds of each point; the last point may end after `until`.
-         *     :param total: figures of all points together; its lag is the last one.
-         *     :param known_since: end of the oldest counted transaction; null: the figures cover the whole span.
-         *     :param untimed_replays: number of replays whose time the ledger does not have.
-         *     :param late_after: seconds after which an open transaction is late; null: no limit, or the DAG was not read.
-         *     :param max_lag: lag beyond which the topology is late; null: no limit, or the DAG was not read.
+         *     :param step: the length of a point, in seconds. The last point may end after `until`.
+         *     :param total: the figures of the whole span. Its lag is the last known lag.
+         *     :param known_since: the end of the oldest counted transaction, or null if the figures cover the whole span.
+         *     :param untimed_replays: the number of replays whose time the ledger lacks.
+         *     :param late_after: seconds after which an open transaction is late, or null if there is no limit or the DAG was not
+         *         read.
+         *     :param max_lag: the lag beyond which the topology is late, or null if there is no limit or the DAG was not read.
          */
         Figures: {
             /** Known Since */
@@ -861,9 +873,9 @@ export interface components {
         };
         /**
          * FoundAnywhere
-         * @description A transaction of any topology that has the text.
+         * @description A transaction of any topology that contains the search text.
          *
-         *     :param matched: the part of the transaction that has the text.
+         *     :param matched: the part of the transaction that contains the search text.
          *     :param text: the whole text of this part, as users see it.
          */
         FoundAnywhere: {
@@ -889,7 +901,7 @@ export interface components {
          * FoundLine
          * @description A transaction that matches the search.
          *
-         *     :param phase: phase as in the timeline; null: the ledger has forgotten the transaction.
+         *     :param phase: the phase as in the timeline, or null if the ledger has forgotten the transaction.
          *     :param restates: the transaction that this one restates.
          *     :param restated_by: the transaction that counts instead of this one.
          */
@@ -914,7 +926,7 @@ export interface components {
         };
         /**
          * HealthCode
-         * @description The state of a topology as one word. The most urgent state is first.
+         * @description The state of a topology as one word. The codes are in order, and the most urgent one is first.
          * @enum {string}
          */
         HealthCode: "blocked" | "unreadable" | "failed" | "late" | "waits" | "fine";
@@ -928,21 +940,21 @@ export interface components {
         JobKind: "restatement" | "backfill" | "tx-backfill";
         /**
          * JobLine
-         * @description A job.
+         * @description A job: a restatement or a backfill of many transactions.
          *
-         *     :param first: first date of a backfill.
-         *     :param last: last date of a backfill.
-         *     :param who: the person who requested the job; null: unknown, or the viewer may not read the audit log.
+         *     :param first: the first date of a backfill.
+         *     :param last: the last date of a backfill.
+         *     :param who: the person who requested the job, or null if unknown or if the viewer may not read the audit log.
          *     :param since: when the person requested the job.
-         *     :param why: the reason; "": no reason was needed; null: the viewer may not read the audit log.
-         *     :param total: number of its transactions; for `tx-backfill` the number of runs so far.
-         *     :param done: number of committed transactions.
-         *     :param failed: number of failed transactions.
-         *     :param left_out: number of skipped transactions.
-         *     :param under_way: number of transactions whose run is queued or running.
-         *     :param waiting: number of transactions whose run has not started.
-         *     :param failed_txids: failed transactions that can be replayed.
-         *     :param waiting_txids: transactions whose restatement no run has begun.
+         *     :param why: the reason. It is "" if no reason was required, and null if the viewer may not read the audit log.
+         *     :param total: the number of transactions. For `tx-backfill`, the number of runs created so far.
+         *     :param done: the number of committed transactions.
+         *     :param failed: the number of failed transactions.
+         *     :param left_out: the number of skipped transactions.
+         *     :param under_way: the number of transactions whose run is queued or running.
+         *     :param waiting: the number of transactions whose run has not started.
+         *     :param failed_txids: the failed transactions that can be replayed.
+         *     :param waiting_txids: the transactions for which no run has begun the restatement.
          */
         JobLine: {
             /** Done */
@@ -978,9 +990,9 @@ export interface components {
         };
         /**
          * Jobs
-         * @description The jobs of a topology that are under way, or ended in the last day, the newest first.
+         * @description The jobs of a topology that are under way or ended in the last day. The newest job is first.
          *
-         *     :param dated: whether its transactions have data intervals, so that a person can restate days.
+         *     :param dated: whether the transactions have data intervals, so that a person can restate days.
          */
         Jobs: {
             /** Dated */
@@ -990,11 +1002,11 @@ export interface components {
         };
         /**
          * LagLine
-         * @description How much data the source has that no transaction has.
+         * @description The lag of a topology: the data in its source that no transaction has taken.
          *
-         *     :param value: the lag; null: unknown, see `why`.
-         *     :param at: when the source was asked.
-         *     :param why: why the lag is unknown.
+         *     :param value: the lag, or null if it is unknown for the reason in `why`.
+         *     :param at: when the source answered.
+         *     :param why: the reason why the lag is unknown.
          */
         LagLine: {
             /** At */
@@ -1020,8 +1032,8 @@ export interface components {
          * LogLink
          * @description The log of one try of a task.
          *
-         *     :param map_index: map index; -1: the task is not mapped.
-         *     :param path: path in Airflow's UI, below its base URL.
+         *     :param map_index: the map index, or -1 if the task is not mapped.
+         *     :param path: the path in Airflow's UI, below its base URL.
          */
         LogLink: {
             /** Dag Id */
@@ -1039,7 +1051,7 @@ export interface components {
         };
         /**
          * LossLine
-         * @description Rows that the source lost, and that a person accepted as lost.
+         * @description Rows that the source has lost, and whose loss a person has accepted.
          */
         LossLine: {
             /** Description */
@@ -1058,15 +1070,15 @@ export interface components {
         };
         /**
          * MatchedPart
-         * @description The part of a transaction that has a text; the parts that people look for most often come first.
+         * @description The part of a transaction in which the text was found. The most common targets of a search come first.
          * @enum {string}
          */
         MatchedPart: "txid" | "run" | "batch" | "date" | "status" | "error" | "detail";
         /**
          * NewValuesLine
-         * @description An output of a committer: the keys of the batch, with their values after the commit.
+         * @description An output of a committer. It contains the keys of the batch and their values after the commit.
          *
-         *     :param rows: number of rows; null: not counted.
+         *     :param rows: the number of rows, or null if they were not counted.
          */
         NewValuesLine: {
             /** Name */
@@ -1080,12 +1092,12 @@ export interface components {
          * PreviewAnswer
          * @description The preview of an action.
          *
-         *     :param version: version of the preview; send it back with the action.
+         *     :param version: version of the preview. The request for the action repeats it.
          *     :param sentence: summary of the action, for the person to confirm.
-         *     :param effects: effects of the action; empty: the action would be refused.
-         *     :param refused: effects that are refused, with the reasons.
+         *     :param effects: effects of the action. The list is empty if the action would be refused.
+         *     :param refused: refused effects, each with the reason.
          *     :param needs_reason: whether the action requires `why`.
-         *     :param is_refusal: whether `sentence` is a line of `refused`.
+         *     :param is_refusal: whether `sentence` repeats a line of `refused`.
          */
         PreviewAnswer: {
             /** Effects */
@@ -1108,16 +1120,19 @@ export interface components {
          * PreviewBody
          * @description The action to preview.
          *
-         *     :param txids: for replay, restate and withdraw any; for skip, readmit, accept-check and the repair back one.
-         *     :param names: for accept-check the checks; for state-rename the old and the new name; else states.
-         *     :param repair: for repair its kind, such as `state-lost`.
-         *     :param restate: for the repair roll-forward: restate transactions whose rows the journal does not have.
-         *     :param follow: for restate, instead of txids: all transactions that are behind an upstream correction.
-         *     :param stale: for restate, instead of txids: all stale transactions.
-         *     :param force: for replay: include transactions whose run is queued or running.
-         *     :param changed_rows: for replay and restate: read the current rows of the source.
-         *     :param first: for restate, instead of txids: the first day or time.
-         *     :param last: for restate, instead of txids: the last day or time.
+         *     :param txids: the transactions. Replay, restate and withdraw accept any number. Skip, readmit, accept-check and the
+         *         repair back accept one.
+         *     :param names: for accept-check, the checks. For state-rename, the old name and the new name. For other actions, the
+         *         states.
+         *     :param repair: for repair, the kind of the repair, such as `state-lost`.
+         *     :param restate: for the repair roll-forward, whether to restate transactions whose rows the journal lacks.
+         *     :param follow: for restate, whether to restate all transactions that are behind an upstream correction. It replaces
+         *         txids.
+         *     :param stale: for restate, whether to restate all stale transactions. It replaces txids.
+         *     :param force: for replay, whether to include transactions whose run is queued or running.
+         *     :param changed_rows: for replay and restate, whether to read the current rows of the source.
+         *     :param first: for restate, the first day or time. It replaces txids.
+         *     :param last: for restate, the last day or time. It replaces txids.
          */
         PreviewBody: {
             /**
@@ -1183,11 +1198,11 @@ export interface components {
          * ReceiptLine
          * @description The receipt of a final transaction, which `airflow tx verify` compares with the states.
          *
-         *     :param hash: hash of the receipt.
-         *     :param previous: hash of the receipt before it.
-         *     :param dag_version: Airflow's version of the DAG.
-         *     :param granted: when the last grant was.
-         *     :param journal: name of the journal entry; null: the transaction has none.
+         *     :param hash: the hash of the receipt.
+         *     :param previous: the hash of the receipt before it.
+         *     :param dag_version: the DAG version in Airflow.
+         *     :param granted: when the transaction got its last grant.
+         *     :param journal: the name of the journal entry, or null if the transaction has none.
          */
         ReceiptLine: {
             /** Dag Version */
@@ -1208,8 +1223,8 @@ export interface components {
          * RejectedAnswer
          * @description The rejected rows of a transaction.
          *
-         *     :param others: how many further reasons there are.
-         *     :param rows: how many rows there are, of which `shown` has some.
+         *     :param others: the number of further reasons.
+         *     :param rows: the number of rejected rows. `shown` contains some of them.
          */
         RejectedAnswer: {
             /** Others */
@@ -1225,7 +1240,7 @@ export interface components {
          * RejectedLine
          * @description A rejected row.
          *
-         *     :param where: the place of the row in its source; "": unknown.
+         *     :param where: the place of the row in its source, or "" if it is unknown.
          */
         RejectedLine: {
             /** Content */
@@ -1239,7 +1254,9 @@ export interface components {
         };
         /**
          * RejectedReason
-         * @description How many rows a task has rejected for one reason; a task "" is the source, which kept malformed rows aside.
+         * @description The number of rows that a task has rejected for one reason.
+         *
+         *     The task "" is the source, which rejects malformed rows.
          */
         RejectedReason: {
             /** Reason */
@@ -1251,7 +1268,7 @@ export interface components {
         };
         /**
          * RepairLine
-         * @description A person's action on the ledger.
+         * @description An action of a person on the ledger.
          */
         RepairLine: {
             /** Done */
@@ -1274,8 +1291,8 @@ export interface components {
          * RowMark
          * @description A property of a row that a viewer can filter by.
          *
-         *     A restated row restates another transaction, was restated, or has a request for a restatement. A replayed row has
-         *     more than one attempt. A slow row takes longer than 95 of 100 committed transactions.
+         *     A row is restated if it restates another transaction, was restated, or has a request for a restatement. A replayed
+         *     row has more than one attempt. A slow row takes longer than 95 % of the committed transactions.
          * @enum {string}
          */
         RowMark: "restated" | "replayed" | "slow";
@@ -1289,8 +1306,8 @@ export interface components {
          * RunAnswer
          * @description The transaction of a run.
          *
-         *     :param txid: the transaction; null: the run has none, see `why`.
-         *     :param why: why the run has no transaction.
+         *     :param txid: the transaction, or null if the run has no transaction for the reason in `why`.
+         *     :param why: the reason why the run has no transaction.
          */
         RunAnswer: {
             /** Dag Id */
@@ -1305,12 +1322,12 @@ export interface components {
         };
         /**
          * SearchAnswer
-         * @description The result, the newest transaction first.
+         * @description The result of a search in one topology. The newest transaction is first.
          *
-         *     :param looked: number of transactions that the search looked at.
-         *     :param oldest: the oldest of them; null: the search looked at none.
-         *     :param unknown: number of transactions whose rows the source cannot compare.
-         *     :param complete: whether the search looked at all transactions of the ledger.
+         *     :param looked: the number of transactions that were searched.
+         *     :param oldest: the oldest transaction that was searched, or null if no transaction was searched.
+         *     :param unknown: the number of transactions whose rows the source cannot compare.
+         *     :param complete: whether all transactions in the ledger were searched.
          */
         SearchAnswer: {
             /** Complete */
@@ -1328,16 +1345,16 @@ export interface components {
          * SearchOfAllAnswer
          * @description The result of a search in several topologies.
          *
-         *     Matches of a txid or run come before matches in a batch, and matches of a whole name before parts of a name. Among
-         *     equal matches the most urgent topology is first, then the newest transaction.
+         *     Matches of a txid or run come before matches in a batch. Matches of a complete name come before matches of a part.
+         *     Among equal matches, the most urgent topology is first, and then the newest transaction.
          *
-         *     :param topologies: number of the user's topologies that match the filter.
-         *     :param looked: number of topologies whose transactions the search looked at.
-         *     :param transactions: number of transactions that it looked at.
-         *     :param partly: number of topologies of which it looked only at the newest transactions.
-         *     :param unknown: number of transactions of whose batch the ledger keeps only a digest.
-         *     :param unread: names of the topologies whose ledger could not be read.
-         *     :param complete: whether the search looked at all transactions, and the result has every match.
+         *     :param topologies: the number of topologies of the user that match the filter.
+         *     :param looked: the number of topologies whose transactions were searched.
+         *     :param transactions: the number of transactions that were searched.
+         *     :param partly: the number of topologies of which only the newest transactions were searched.
+         *     :param unknown: the number of transactions for which the ledger has only a digest of the batch.
+         *     :param unread: the names of the topologies whose ledger could not be read.
+         *     :param complete: whether all transactions were searched, and the result has every match.
          */
         SearchOfAllAnswer: {
             /** Complete */
@@ -1359,7 +1376,7 @@ export interface components {
         };
         /**
          * SkippedLine
-         * @description A skipped transaction whose rows the ledger keeps, so that a person can readmit it.
+         * @description A skipped transaction that a person can readmit, since the ledger has its rows.
          */
         SkippedLine: {
             readmit: components["schemas"]["DeedLine"] | null;
@@ -1374,7 +1391,7 @@ export interface components {
          * @description The source of a topology.
          *
          *     :param kind: transactional, opaque or non-transactional.
-         *     :param description: the source as its DAG file defines it; null: the file was not read yet.
+         *     :param description: the source as its DAG file defines it, or null if the file was not read yet.
          */
         SourceLine: {
             /** Description */
@@ -1386,7 +1403,7 @@ export interface components {
         };
         /**
          * Spread
-         * @description The distribution of values: half of the values do not exceed `p50`, and 95 of 100 do not exceed `p95`.
+         * @description The distribution of values. `p50` is the median, and `p95` is the 95th percentile.
          */
         Spread: {
             /** P50 */
@@ -1398,8 +1415,8 @@ export interface components {
          * StaleAnswer
          * @description The stale transactions of a topology.
          *
-         *     :param compared: number of compared transactions.
-         *     :param unknown: number of transactions whose code cannot be compared, by reason.
+         *     :param compared: the number of compared transactions.
+         *     :param unknown: the number of transactions whose code cannot be compared, by reason.
          */
         StaleAnswer: {
             /** Compared */
@@ -1413,14 +1430,15 @@ export interface components {
         };
         /**
          * StaleGroupLine
-         * @description Transactions that are stale for one reason, or an interval without a transaction.
+         * @description Transactions that are stale for the same reason, or an interval without a transaction.
          *
          *     :param txids: the transactions, in order.
-         *     :param transactions: the same in short, such as 1-3, 5.
+         *     :param transactions: the transactions as a short text, such as 1-3, 5.
          *     :param reason: code, correction or interval.
-         *     :param what: the reason in words.
-         *     :param since: moment when the reason arose; null: unknown.
-         *     :param restatement: the open transaction that restates them; 0: a restatement is requested; null: neither.
+         *     :param what: the reason as text.
+         *     :param since: when the reason arose, or null if it is unknown.
+         *     :param restatement: the open transaction that restates them, or 0 if a restatement is only requested, or null if
+         *         neither.
          */
         StaleGroupLine: {
             /** Reason */
@@ -1440,7 +1458,7 @@ export interface components {
          * StateLine
          * @description A state of a topology.
          *
-         *     :param last_txid: the last final transaction whose grant raised its fence.
+         *     :param last_txid: the last final transaction whose grant has raised the fence of the state.
          */
         StateLine: {
             /** Last Txid */
@@ -1452,12 +1470,12 @@ export interface components {
          * StateWork
          * @description The effect of the transaction on one state.
          *
-         *     :param fenced: whether a grant of the transaction has raised the fence of the state, or was about to.
-         *     :param token: token of this grant, as `generation/txid.attempt#epoch`; a later token outranks it.
-         *     :param keys: number of written keys or rows; null: not known yet.
-         *     :param digest: digest of the written values.
-         *     :param sums: sums of the value columns that are added up.
-         *     :param last_txid: the last final transaction in the state.
+         *     :param fenced: whether a grant of the transaction has raised the fence of the state, or was about to raise it.
+         *     :param token: the token of this grant, as `generation/txid.attempt#epoch`. A later token outranks it.
+         *     :param keys: the number of written keys or rows, or null if it is not known yet.
+         *     :param digest: the digest of the written values.
+         *     :param sums: the sums of the value columns that can be added up.
+         *     :param last_txid: the last final transaction of the state.
          */
         StateWork: {
             /** Digest */
@@ -1479,9 +1497,9 @@ export interface components {
         };
         /**
          * Stretch
-         * @description A time in which transactions were under way.
+         * @description A time in which transactions were active.
          *
-         *     :param end: end of the time; null: a transaction still is under way.
+         *     :param end: the end of the time, or null if a transaction is still active.
          */
         Stretch: {
             /** End */
@@ -1494,12 +1512,12 @@ export interface components {
         };
         /**
          * TaskBar
-         * @description One try of one task instance of the run.
+         * @description One try of one task instance of a run.
          *
-         *     :param map_index: map index; -1: the task is not mapped.
-         *     :param operator: class of the task.
-         *     :param attempt: the transaction's attempt in which the try began; null: unknown.
-         *     :param state: state as Airflow spells it; null: no state yet.
+         *     :param map_index: the map index, or -1 if the task is not mapped.
+         *     :param operator: the class of the task.
+         *     :param attempt: the attempt of the transaction in which the try began, or null if it is unknown.
+         *     :param state: the state as Airflow writes it, or null if there is no state yet.
          */
         TaskBar: {
             /** Attempt */
@@ -1521,14 +1539,14 @@ export interface components {
         };
         /**
          * TaskWork
-         * @description The work of one task for the transaction, all its instances together.
+         * @description The work of one task for the transaction. It includes all instances of the task.
          *
-         *     :param acked: whether all instances have acked; null: the transaction is final.
-         *     :param rows: rows of the batch that the task read; null: it did not count.
-         *     :param rejected: number of rejected rows.
-         *     :param outputs: number of rows in each output, by name.
-         *     :param digests: digest of the rows of each output, by name.
-         *     :param code: digest of the task's code.
+         *     :param acked: whether all instances have acked, or null if the transaction is final.
+         *     :param rows: the number of rows that the task has read from the batch, or null if it has not counted them.
+         *     :param rejected: the number of rejected rows.
+         *     :param outputs: the number of rows in each output, by name.
+         *     :param digests: the digest of the rows in each output, by name.
+         *     :param code: the digest of the code of the task.
          */
         TaskWork: {
             /** Acked */
@@ -1556,12 +1574,15 @@ export interface components {
          * Timeline
          * @description Transactions of a topology, newest first.
          *
-         *     :param total: number of transactions within `since` and `until`; with a filter only the ones before `before`.
-         *     :param before: the parameter `before` of the next page; null: this is the last page.
-         *     :param earlier: times in which the transactions of the next pages were under way; null: not requested.
-         *     :param txids: all transactions that meet the filter, the newest first; null: no filter.
-         *     :param looked_to: the oldest transaction that the filter looked at; null: the filter looked at all.
-         *     :param slow_beyond: seconds that 95 of 100 committed transactions do not exceed; null: not requested.
+         *     :param total: the number of transactions within `since` and `until`. With a filter, only transactions before
+         *         `before` count.
+         *     :param before: the parameter `before` of the request for the next page, or null if this is the last page.
+         *     :param earlier: the times in which transactions of the next pages were active, or null if they were not requested.
+         *     :param txids: all transactions that match the filter, the newest first, or null without a filter.
+         *     :param looked_to: the oldest transaction to which the filter was applied, or null if it was applied to all
+         *         transactions.
+         *     :param slow_beyond: the 95th percentile of the durations of committed transactions, in seconds. It is null if it was
+         *         not requested.
          */
         Timeline: {
             /** Before */
@@ -1587,21 +1608,22 @@ export interface components {
          * TimelineRow
          * @description One transaction, as the timeline shows it.
          *
-         *     :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while the transaction is open, then COMMITTED, SKIPPED or
-         *         READMITTED. UNREADABLE: its record cannot be read, and the error names the record.
-         *     :param waiting_for: the next event that the transaction needs, as `airflow tx show` describes it; null: none.
-         *     :param blocked: why the coordinator no longer replays the transaction; null: it does.
-         *     :param rows: rows of the batch; null: its tasks did not count them.
-         *     :param batch_name: the file, the range or the interval of the batch; null: the batch has no name.
-         *     :param to_skip: whether the transaction is skipped at its turn.
-         *     :param restates: the transaction that this one restates; null: none.
-         *     :param restated_by: the transaction that counts instead of this one; null: none.
-         *     :param to_restate: whether a person has requested its restatement, and no run has begun it.
-         *     :param behind: the upstream corrections that the transaction lacks, and what happens next; null: none.
+         *     :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED for an open transaction, otherwise COMMITTED, SKIPPED or
+         *         READMITTED. UNREADABLE if the record cannot be read. Then the error names the record.
+         *     :param waiting_for: the next event that the transaction needs, as `airflow tx show` describes it, or null if there
+         *         is none.
+         *     :param blocked: the reason why the coordinator no longer replays the transaction, or null if it still does.
+         *     :param rows: the number of rows in the batch, or null if the tasks did not count them.
+         *     :param batch_name: the file, the range or the interval of the batch, or null if the batch has no name.
+         *     :param to_skip: whether the transaction will be skipped when it has the turn.
+         *     :param restates: the transaction that this one restates, or null if there is none.
+         *     :param restated_by: the transaction that counts instead of this one, or null if there is none.
+         *     :param to_restate: whether a person has requested the restatement of the transaction, and no run has begun it.
+         *     :param behind: the upstream corrections that the transaction lacks, and the next step, or null if it lacks none.
          *     :param lane: whether a lane works on the transaction now.
-         *     :param has_run: whether Airflow has its run.
-         *     :param rejected: number of rejected rows of its tasks and its source.
-         *     :param warnings: names of the checks that only warned.
+         *     :param has_run: whether Airflow has the run of the transaction.
+         *     :param rejected: the number of rows that its tasks and its source have rejected.
+         *     :param warnings: the names of the checks that ended with a warning.
          */
         TimelineRow: {
             /** Attempt */
@@ -1653,13 +1675,14 @@ export interface components {
          * TopologyLine
          * @description One topology, as the overview shows it.
          *
-         *     :param paused: whether its DAG is paused; null: Airflow does not have the DAG.
-         *     :param open: number of open transactions.
-         *     :param max_pending: limit of open transactions.
-         *     :param turn: the txid whose turn it is to commit.
+         *     :param paused: whether the DAG is paused, or null if Airflow does not have the DAG.
+         *     :param open: the number of open transactions.
+         *     :param max_pending: the maximum number of open transactions.
+         *     :param turn: the txid that has the turn to commit.
          *     :param allocated: the last allocated txid.
-         *     :param commits_per_hour: transactions that became final in each of the last 24 hours, the oldest hour first.
-         *     :param may_act: whether the user may act on its transactions.
+         *     :param commits_per_hour: the number of transactions that became final in each of the last 24 hours, the oldest hour
+         *         first.
+         *     :param may_act: whether the user may act on the transactions.
          */
         TopologyLine: {
             advice: components["schemas"]["Advice"];
@@ -1689,12 +1712,12 @@ export interface components {
         };
         /**
          * TopologyList
-         * @description A part of the overview: the most urgent topologies first, then by name.
+         * @description A part of the overview. The most urgent topologies are first, then they are sorted by name.
          *
-         *     :param causes: the causes in this part, if the request asks for grouping.
-         *     :param total: number of topologies with the requested text and one of the requested states.
-         *     :param lines: number of topologies and causes in all parts together, which `limit` and `offset` count.
-         *     :param counts: number of topologies with the requested text, by state.
+         *     :param causes: the causes in this part, if the request groups topologies.
+         *     :param total: the number of topologies that contain the requested text and have one of the requested states.
+         *     :param lines: the number of topologies and causes in all parts, to which `limit` and `offset` refer.
+         *     :param counts: the number of topologies that contain the requested text, by state.
          */
         TopologyList: {
             /** Causes */
@@ -1718,8 +1741,8 @@ export interface components {
          * TopologyPage
          * @description All facts of one topology.
          *
-         *     :param ackers: load of the ackers; null: its tasks emit no messages, or the ackers have not answered.
-         *     :param upstream: the topology whose table the source reads; "": none.
+         *     :param ackers: the load of the ackers. It is null if the tasks emit no messages, or the ackers have not answered.
+         *     :param upstream: the topology whose table the source reads, or "" if there is none.
          *     :param behind: txids of the transactions that lack corrections of the upstream topology.
          */
         TopologyPage: {
@@ -1773,10 +1796,10 @@ export interface components {
          * TopologyState
          * @description The state of a topology in one sentence.
          *
-         *     :param since: when this state began, if that is known.
-         *     :param txid: the transaction that needs attention, or for which the other transactions wait. The sentence begins
-         *         with it, unless the code is "late".
-         *     :param rest: the sentence after the transaction; null if the sentence does not begin with a transaction.
+         *     :param since: time at which this state began; None if unknown.
+         *     :param txid: the transaction that needs attention or for which the others wait. The sentence begins with it, unless
+         *         the code is "late".
+         *     :param rest: the part of the sentence after the transaction; null if the sentence does not begin with one.
          *     :param remedy: the action for a person; null if no action is needed.
          */
         TopologyState: {
@@ -1794,7 +1817,7 @@ export interface components {
         };
         /**
          * TransactionCause
-         * @description Several open transactions of a topology that fail for the same cause, see `CauseLine`.
+         * @description Open transactions of a topology that fail for the same cause, see `CauseLine`.
          */
         TransactionCause: {
             /** Sentence */
@@ -1806,8 +1829,8 @@ export interface components {
          * TransactionLinks
          * @description Paths in Airflow's UI, below its base URL.
          *
-         *     :param audit: Airflow's audit log of the run.
-         *     :param tasks: pages of the tasks, by task_id.
+         *     :param audit: the page of Airflow's audit log for the run.
+         *     :param tasks: the pages of the tasks, by task_id.
          */
         TransactionLinks: {
             /** Audit */
@@ -1825,21 +1848,21 @@ export interface components {
          * TransactionPage
          * @description All facts of one transaction.
          *
-         *     :param actions: actions that the user can do now.
-         *     :param waits: `waiting_for` without the remedy.
+         *     :param actions: the actions that the user can do now.
+         *     :param waits: the text of `waiting_for` without the remedy.
          *     :param reason: the error without the remedy.
-         *     :param said: the error to show above the sections: `reason`, else why the attempt before was replayed.
-         *     :param refused: whether the commit was refused permanently; the log of the task may show the refused rows.
+         *     :param said: the error above the sections of the page. It is `reason`, or why the previous attempt was replayed.
+         *     :param refused: whether the commit was refused permanently. The log of the task may contain the refused rows.
          *     :param advice: the remedy, as steps.
-         *     :param comparison: the remembered attempts, the oldest first.
-         *     :param unproven: one line for each reason why it is not proven that the tasks read each row once; empty: proven.
-         *     :param losses: descriptions of the lost rows before its batch that a person has accepted.
+         *     :param comparison: the attempts that the ledger remembers, the oldest first.
+         *     :param unproven: the reasons why it is not proven that the tasks have read each row once. Empty if it is proven.
+         *     :param losses: descriptions of rows that were lost before this batch. A person has accepted their loss.
          *     :param pinned: whether the rows never change again, since the transaction was skipped and readmitted.
-         *     :param stale: whether the predecessor ended elsewhere than this batch starts.
+         *     :param stale: whether the batch begins at another position than the end of the previous transaction.
          *     :param yielded_to: the txid to which the run gave its run slot.
-         *     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-         *     :param previous: the txid before this one that the ledger still has; null: none.
-         *     :param following: the txid after this one that the ledger has; null: none.
+         *     :param ack_val: the ack val as 16 hex digits. If all digits are 0, all messages are acked.
+         *     :param previous: the txid before this one that the ledger still has, or null if there is none.
+         *     :param following: the txid after this one that the ledger has, or null if there is none.
          */
         TransactionPage: {
             /** Ack Val */
@@ -1960,10 +1983,10 @@ export interface components {
         };
         /**
          * WaitBar
-         * @description The time for which a processed transaction waited for its turn.
+         * @description The time that a processed transaction waits for its turn.
          *
-         *     :param end: end of the wait; null: the transaction still waits.
-         *     :param waiting_for: description of the next event that the transaction needs; null: the wait is over.
+         *     :param end: the end of the wait, or null if the transaction still waits.
+         *     :param waiting_for: a description of the next event that the transaction needs, or null if the wait has ended.
          */
         WaitBar: {
             /** End */
@@ -1978,7 +2001,7 @@ export interface components {
         };
         /**
          * WaitingRun
-         * @description A run that gave up its run slot before it had a transaction.
+         * @description A run that yielded its run slot before it had a transaction.
          */
         WaitingRun: {
             /** Run Id */
