@@ -1,7 +1,7 @@
-"""A chain of three stages: raw orders, cleaned orders, and totals by day. Each stage is a topology.
+"""A chain of three stages: raw orders, cleaned orders, and daily totals.
 
-Each stage reads the table that the stage before it commits. When a day of the first stage is restated, the coordinators
-restate the later stages. Then the totals are correct again.
+Each stage is a topology that reads the table committed by the previous stage. When a day of the first stage is
+restated, the coordinators restate the later stages. Then the totals are correct again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def clean() -> Any:
 
 @task
 def by_day() -> Any:
-    """Return the sum of the orders of each day."""
+    """Return the total of the orders for each day."""
     import polars as pl
 
     read = pl.DataFrame(current_batch().arrow())
@@ -58,7 +58,7 @@ def by_day() -> Any:
 
 @task
 def by_product() -> Any:
-    """Return the largest order of each product."""
+    """Return the largest order for each product."""
     import polars as pl
 
     return pl.DataFrame(current_batch().arrow()).group_by("product").agg(pl.col("amount").max())
@@ -76,8 +76,8 @@ with DAG("chain_totals", schedule=None, max_active_runs=8, tags=["transactions",
     with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(by_day(), state=totals)])
 
-# A maximum cannot be taken back. If a correction would lower it, the correction is reported and not
-# retried again and again.
+# A maximum cannot be taken back. A correction that would lower it is reported, and not retried
+# endlessly.
 with DAG("chain_largest", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(by_product(), state=largest)])

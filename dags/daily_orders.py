@@ -4,7 +4,7 @@
     airflow backfill create --dag-id daily_orders --from-date 2026-01-01 --to-date 2026-01-31
     airflow backfill create ... --reprocess-behavior failed
 
-Days may come in any order and may run again. Every day is counted once.
+Days may run in any order, and more than once. Every day is counted exactly once.
 """
 
 from __future__ import annotations

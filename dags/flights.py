@@ -2,7 +2,7 @@
 
 Each transaction has one month.
 
-You may clear, retry, kill or backfill the runs. Every flight is counted once.
+You can clear, retry, kill or backfill the runs, and every flight is still counted once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Count all tuples: each batch has a partial count, and the commits add it to one sum, in order.
+"""Count all tuples: each batch has a partial count, and the commits add these to one sum, in order.
 
 This is the example of Storm's transactional topologies, with three partitions. A transaction has at most three tuples
-of each partition.
+per partition.
 """
 
 from __future__ import annotations

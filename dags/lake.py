@@ -21,7 +21,7 @@ from airflow_tx import (
 )
 from airflow_tx.state import Count, DeltaTable, SqlState, Sum
 
-# The location of the tables: a folder, or a bucket such as s3://lake.
+# Where the tables are stored: a folder, or a bucket such as s3://lake.
 lake = os.environ.get("AIRFLOW_TX_LAKE") or Path(os.environ.get("AIRFLOW_TX_DATA", "/tmp"), "lake")
 flights = DeltaTable(f"{lake}/flights", partition_by=["month"])
 totals = SqlState(
@@ -33,8 +33,9 @@ totals = SqlState(
 
 with DAG("lake", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=FileSource("months/*.csv", files_per_batch=1), max_pending=4):
-        # The number of minutes beyond which a flight is late. It is an Airflow Variable, which an analyst may change. A
-        # replay reads the current value on purpose, since the totals are opaque. Restate a month to apply a new value.
+        # The number of minutes beyond which a flight is late: an Airflow Variable, which an analyst
+        # may change. A replay reads the current value on purpose, since the totals are opaque.
+        # Restate a month to apply a new value.
         late_after = "{{ var.value.get('late_after', '15') }}"  # noqa: TX106
         enrich = SparkBatchOperator(task_id="enrich", application="spark_apps/enrich.py", application_args=[late_after])
         CommitOperator(

@@ -19,7 +19,7 @@ from airflow_tx.state import state_query
 
 
 class LocationDB:
-    """The database of locations. It is a transactional state, since it does not apply a transaction twice."""
+    """The database of locations, a transactional state, since it applies no transaction twice."""
 
     kind = "transactional"
 
@@ -31,13 +31,13 @@ class LocationDB:
         self.is_new = txid is None or txid > last
 
     def set_locations_bulk(self, users: Sequence[int], locations: Sequence[str]) -> None:
-        """Store the new locations of users. If a user occurs twice, the last location counts."""
+        """Store the new locations of users. If a user occurs more than once, the last location counts."""
         if self.is_new:
             pairs = zip(users, locations, strict=True)
             self.connection.executemany("INSERT OR REPLACE INTO locations VALUES (?, ?)", pairs)
 
     def bulk_get_locations(self, users: Sequence[int]) -> list[str | None]:
-        """Return the locations of many users."""
+        """Return the locations of several users."""
         with closing(self._connect()) as connection:
             marks = ", ".join("?" * len(users))
             found = dict(connection.execute(f"SELECT * FROM locations WHERE user IN ({marks})", users).fetchall())
@@ -73,7 +73,7 @@ class QueryLocation:
         return state.bulk_get_locations([row["user"] for row in rows])
 
     def execute(self, row: Mapping[str, Any], result: str | None) -> Iterable[Mapping[str, Any]]:
-        """Return the field that is added to the row. An unknown user has no row."""
+        """Return the field that is added to the row, or no row for an unknown user."""
         return [] if result is None else [{"location": result}]
 
 

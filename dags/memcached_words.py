@@ -29,7 +29,7 @@ class Files:
         return [pickle.loads(file.read_bytes()) if (file := self._file(key)).exists() else None for key in keys]
 
     def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> None:
-        """Store each value. A reader never sees a part of a value."""
+        """Store each value. A reader never sees a partial value."""
         for key, value in zip(keys, values, strict=True):
             written = self._file(key).with_suffix(".new")
             written.write_bytes(pickle.dumps(value))
@@ -68,7 +68,7 @@ with DAG("memcached_words", schedule=None, max_active_runs=8, tags=["transaction
 
     @task
     def seen(sentence: str) -> int:
-        """Return the sum of the counts of the words in a sentence. It may already include a later transaction."""
+        """Return the sum of the counts of a sentence's words, which may already include a later transaction."""
         rows = [{"word": word} for word in set(sentence.split())]
         return sum(row["count"] or 0 for row in state_query(rows, state=words.state))
 

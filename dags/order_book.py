@@ -1,4 +1,4 @@
-"""The orders for daily_orders.py. They are random, but always the same for a day.
+"""The orders for daily_orders.py, which are random, but always the same for each day.
 
 Your own function would query a database.
 """

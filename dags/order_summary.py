@@ -1,4 +1,4 @@
-"""Write the orders of a shop, their totals, and a summary of both, in SQL. All three change at the same moment.
+"""Write the orders of a shop, their totals, and a summary of both, in SQL. All three change at once.
 
 A reader who uses one statement, or one transaction with REPEATABLE READ, never sees a summary that differs from the
 orders. Create the table of the summary first:

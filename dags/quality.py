@@ -1,7 +1,7 @@
 """Clean the flights that left New York in 2013 with polars, without Spark, and check them before the commit.
 
-The task rejects a row that it cannot read, with a reason. When you have corrected the rule, restate the months. Then
-the rejected rows are counted.
+The task rejects rows that it cannot read, with a reason. After you have corrected the rule, restate the months to count
+the rejected rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ totals = SqlState("tx_state", table="quality_totals", keys=["carrier"], values={
 def clean(unit: str, least: str) -> dict[str, Any]:
     """Return the rows with their delays in minutes. Reject rows that cannot be read.
 
-    :param unit: a text that may follow the minutes.
+    :param unit: the unit that may follow the minutes.
     :param least: the shortest distance of a flight.
     """
     import polars as pl
@@ -46,7 +46,7 @@ with DAG("quality", schedule=None, max_active_runs=8, tags=["transactions", "exa
     with Transaction(
         source=FileSource("months/*.csv", files_per_batch=1), max_pending=4, rejected=aside, max_rejected=0.05
     ):
-        # The rule is in Airflow Variables, which a person may change. A replay reads the current
+        # The rule is in Airflow Variables, which users may change. A replay reads the current
         # values on purpose. Restate a month to apply a new rule.
         cleaned: Any = clean(
             "{{ var.value.get('delay_unit', ' ') }}",  # noqa: TX106

@@ -1,4 +1,4 @@
-"""Storm's word count with workers outside of Airflow: SplitSentence and WordCount read from queues in Redis.
+"""Storm's word count with workers outside Airflow: SplitSentence and WordCount read from queues in Redis.
 
 A transaction sends the sentences of its batch to a queue. It commits when every sentence and every word of a sentence
 is acked. The workers are plain processes, see examples/word_workers.py. They count each attempt separately, so the
@@ -21,7 +21,7 @@ totals = SqlState("tx_state", table="queued_words", keys=["word"], values={"coun
 
 
 def queues() -> Any:
-    """Return a client of the Redis with the queues."""
+    """Return a client of the Redis server with the queues."""
     from redis import Redis
 
     connection = BaseHook.get_connection("tx_queues")
@@ -42,7 +42,7 @@ def send_sentences() -> int:
 
 @task
 def collect_counts() -> list[dict[str, Any]]:
-    """Return the counts of the workers. They are complete, since the task runs in the commit phase."""
+    """Return the counts of the workers, which are complete, since the task runs in the commit phase."""
     found = queues().hgetall(f"counts:{current_batch().attempt}")
     return [{"word": word, "count": int(count)} for word, count in found.items()]
 

@@ -1,7 +1,7 @@
 """Add up the orders of a shop from its PostgreSQL, with totals in the same database; Spark reads batches over JDBC.
 
 Several clients insert orders at the same time. A batch ends at an order before which no database transaction can commit
-any more. So an order that is committed late is also counted.
+any more, so orders that are committed late are counted, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trident's word count: Spark splits and counts sentences, and a query adds up the counts of a sentence's words.
 
-The query is in the commit phase. So its answer contains exactly the transactions up to its own. Another task reads the
-new values of the words of the batch.
+The query is in the commit phase, so its result contains exactly the transactions up to its own. Another task reads the
+new values of the batch's words.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def words(sentence: str) -> int:
 
 @task
 def commonest(new_counts: Any) -> str:
-    """Return the word of the batch with the highest count so far. The counts are Trident's newValuesStream."""
+    """Return the word of the batch with the highest count so far, from Trident's newValuesStream."""
     rows = current_batch().read_output(new_counts)
     return max(rows, key=lambda row: (row["count"], row["word"]))["word"]  # type: ignore[no-any-return]
 

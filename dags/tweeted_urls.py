@@ -1,6 +1,6 @@
 """Count tweeted URLs, as in Storm's transactional topologies: the tweets that name each URL, and each domain.
 
-The two counts are in two databases. Each transaction updates both databases.
+The two counts are in two databases, and each transaction updates both.
 
     airflow connections add tx_urls --conn-json '{"conn_type": "postgres", "host": "...", "login": "...", ...}'
     airflow connections add tx_domains --conn-json '{"conn_type": "mysql", "host": "...", "login": "...", ...}'
@@ -24,7 +24,7 @@ domains = SqlState("tx_domains", table="tweeted_domains", keys=["domain"], value
 
 @task(multiple_outputs=True)
 def count_urls() -> dict[str, Any]:
-    """Count the tweets of the batch that contain each URL and each domain. A tweet counts once for a URL."""
+    """Count the tweets of the batch that contain each URL and each domain. Each tweet counts once per URL."""
     by_url, by_domain = Counter[str](), Counter[str]()
     for row in current_batch().read():
         found = set(re.findall(r"https?://\S+", row["text"]))

@@ -43,7 +43,9 @@ OPTIONS: dict[str, Any] = {"schedule": None, "max_active_runs": 8, "tags": ["tra
 
 
 class Counted:
-    """Return the commands of the committer. A script runs them and notes the txid, so they run once per transaction.
+    """Return the commands of the committer.
+
+    A script runs them and stores the txid, so that they run once per transaction.
 
     :param prefix: the prefix of the hashes users, hashtags and users_hashtags.
     """
@@ -52,7 +54,7 @@ class Counted:
         self.prefix = prefix
 
     def __call__(self, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, int]]:
-        # A replay has the same commands.
+        # A replay runs the same commands.
         for row in sorted(rows, key=lambda row: (row["hash"], row["field"])):
             yield "HINCRBY", f"{self.prefix}:{row['hash']}", row["field"], row["n"]
 
@@ -71,7 +73,7 @@ def split() -> SparkConnectBatchOperator:
 
 @task
 def words(sign: str, part: int) -> list[tuple[int, str]]:
-    """Return the users or the hashtags of a part of the tweets, each once per tweet. This function is a splitter."""
+    """Return the users or the hashtags in a part of the tweets, each once per tweet. This function is a splitter."""
     return [
         (tweet["number"], word)
         for tweet in current_batch().read()

@@ -1,9 +1,8 @@
 """Count words in two databases with one transaction. The hash of a word decides its database.
 
-A commit may fail between its two databases. Every word is still counted once.
-
-    airflow connections add tx_words_0 --conn-json '{"conn_type": "sqlite", "host": "/data/words_0.db"}'
-    airflow connections add tx_words_1 --conn-json '{"conn_type": "sqlite", "host": "/data/words_1.db"}'
+A commit may fail between the two databases. Every word is still counted once. airflow connections add tx_words_0
+--conn-json '{"conn_type": "sqlite", "host": "/data/words_0.db"}' airflow connections add tx_words_1 --conn-json
+'{"conn_type": "sqlite", "host": "/data/words_1.db"}'
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A chain of three stages. Days are corrected in the first stage, and later stages follow, even after kills."""
+"""A chain of three stages.
+
+Days are corrected in the first stage, and later stages follow, even if processes are killed.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Chain(Example):
             self._write(day)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Run all parts of the example. Each part ends when no stage has an open transaction."""
+        """Run all parts of the example, each until no stage has an open transaction."""
         self._store = store
         for stage in STAGES:
             airflow.wait_dag(f"{stage}_coordinator")
@@ -128,7 +131,7 @@ class Chain(Example):
         self._store_day(day)
 
     def _change(self, day: int, amount: str | None) -> None:
-        """Set the extra order of a day to this amount. With None, remove the extra order."""
+        """Set the extra order of a day to this amount, or remove it if the amount is None."""
         kept = self._orders[day][:ORDERS]
         self._orders[day] = kept if amount is None else [*kept, ("bolts", amount)]
         self._store_day(day)

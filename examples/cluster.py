@@ -1,4 +1,4 @@
-"""Runs examples of `dags/` on the cluster of docker/, from a container of it.
+"""Runs examples from `dags/` on the cluster in docker/, from one of its containers.
 
 It prints whether each example was exact.
 """
@@ -46,7 +46,7 @@ class ClusterKafka(LocalKafka):
 
 
 class ClusterKafkaCounts(KafkaCounts):
-    """The Kafka example with a broker that a cluster can reach. The cluster's Spark already has the connector."""
+    """The Kafka example with a broker that a cluster can reach, and whose Spark already has the connector."""
 
     def broker(self) -> LocalKafka:
         return ClusterKafka()
@@ -71,7 +71,7 @@ def count_orders(airflow: ClusterAirflow, store: Store, data: Path, failpoints: 
 
 
 def count_events(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
-    """Count the events of a topic to which events are added, while its broker stops. Return the exit status."""
+    """Count the events of a growing Kafka topic, whose broker is stopped in between. Return the exit status."""
     example = ClusterKafkaCounts(data, say, failpoints)
     example.prepare()
     example.drive(airflow, store)
@@ -95,7 +95,7 @@ _RUN: dict[str, Callable[[ClusterAirflow, Store, Path, Failpoints, Say], int]] =
 
 
 def run(names: Sequence[str]) -> int:
-    """Run examples one after the other. All earlier transactions and totals are removed first.
+    """Run examples one after the other, after removing all earlier transactions and totals.
 
     :return: the exit status. It is 0 if all totals were exact.
     """

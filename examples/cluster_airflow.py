@@ -35,7 +35,7 @@ class ClusterAirflow(AirflowClient):
         return done.stdout
 
     def wait_known(self, dag_id: str) -> None:
-        """Wait until Airflow has a DAG. It may be paused."""
+        """Wait until Airflow has a DAG, paused or not."""
 
         def known() -> bool:
             return dag_id in {dag["dag_id"] for dag in self.listed("dags", "dags")}
@@ -44,7 +44,7 @@ class ClusterAirflow(AirflowClient):
         eventually(known, AIRFLOW_PATIENCE, f"DAG {dag_id} is known", interval=1, explain=lambda: str(errors()))
 
     def forget(self, dag_id: str) -> None:
-        """Pause a DAG. Then end and delete all its runs."""
+        """Pause a DAG, then end and delete all its runs."""
         self.pause(dag_id)
         for run in self.runs(dag_id):
             if run["state"] not in RUN_ENDED:
@@ -59,7 +59,7 @@ class ClusterAirflow(AirflowClient):
 
 @contextmanager
 def ledger() -> Iterator[Store]:
-    """Connect to the store of the ledger with the connection of the workers."""
+    """Connect to the store of the ledger through the workers' connection."""
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     with ZooKeeperHook().store() as store:
@@ -67,7 +67,7 @@ def ledger() -> Iterator[Store]:
 
 
 def state_url() -> str:
-    """Return the URL of the states' database, with its password."""
+    """Return the URL of the database for states, including its password."""
     from airflow_tx.base.connections.sql import url_of_connection
 
     return url_of_connection("tx_state").render_as_string(hide_password=False)

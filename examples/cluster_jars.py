@@ -1,4 +1,4 @@
-"""Downloads jars that the cluster's image lacks: Kafka, an S3 server, Spark's connectors to both, and Delta Lake."""
+"""Downloads the jars that the cluster's image lacks: Kafka, an S3 server, Spark's connectors, and Delta Lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks all the time that the tables of a database contain the same numbers while transactions commit."""
+"""Continuously checks that the tables of a database contain the same numbers while transactions commit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Tables = Mapping[str, Mapping[str, tuple[int, int]]]
 """The number of rows and their sum, by table and key."""
 _PATIENCE = 300.0
 _BETWEEN = 0.01
-"""Seconds between two readings. Without a pause, the reader would use a processor core that the commits need."""
+"""The seconds between two readings. Without a pause, the reader would use a processor core that the commits need."""
 
 
 class ComparingReader:
-    """Runs one statement again and again in a thread. It is a context manager.
+    """Runs one statement repeatedly in a thread. It is a context manager.
 
     :param query: an SQL query that returns rows of table name, key, number and sum.
     :param tables: the names of the tables, which must contain the same numbers.
@@ -55,7 +55,7 @@ class ComparingReader:
             raise self._failure
 
     def looks(self, times: int = 20) -> None:
-        """Wait for some more readings. Then the reader has certainly read the current values."""
+        """Wait for some more readings, so that the reader has certainly read the current values."""
         wanted = self.readings + times
         eventually(lambda: self._failure or self.readings >= wanted, _PATIENCE, f"{times} more readings")
 

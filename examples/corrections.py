@@ -1,4 +1,4 @@
-"""Corrections of daily orders: one wrong day, a wrong week while new days run, and a new version of the DAG."""
+"""Corrections of daily orders: one wrong day, a wrong week while new days are running, and a new version of the DAG."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Corrections(Example):
     files = ("daily_orders.py", "order_book.py")
 
     def prepare(self) -> None:
-        """Write a new version of the DAG beside the old one. The new version has a bug."""
+        """Write a new version of the DAG next to the old one, with a bug."""
         self._dags = self.folder / "dags"
         text = (self._dags / "daily_orders.py").read_text()
         assert RIGHT in text, "the job has changed: correct the line of this example that adds up the amounts"
@@ -53,7 +53,7 @@ class Corrections(Example):
         self._compare_versions(airflow)
 
     def wrong(self) -> list[str]:
-        """Return the differences that the checks of the three parts have found."""
+        """Return the differences found by the checks of the three parts."""
         return self._wrong
 
     def verdict(self) -> str:

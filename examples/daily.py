@@ -1,4 +1,4 @@
-"""Orders by day: some days of a backfill fail and are cleared. Then a second backfill runs all days backwards."""
+"""Orders by day: some days of a backfill fail and are cleared. Then a second backfill runs all days in reverse."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TIMEOUT = 300
 
 
 class Daily(Example):
-    """Runs a backfill of days. At first, two of the days fail."""
+    """Runs a backfill of days, two of which fail at first."""
 
     name = "daily_orders"
     files = ("daily_orders.py", "order_book.py")
 
     def prepare(self) -> None:
-        """Do nothing. The DAG computes the orders of each day."""
+        """Do nothing, since the DAG computes the orders of each day."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Run a backfill in which two days fail. They block later days until they are cleared.
+        """Run a backfill with two failing days, which block later days until they are cleared.
 
         Then run a second backfill.
         """
@@ -62,7 +62,7 @@ class Daily(Example):
 
         counts: Counter[str] = Counter()
         amounts: Counter[str] = Counter()
-        for start in self._starts:  # The schedule has also started a run.
+        for start in self._starts:  # The schedule has started a run as well.
             for order in orders(start, start + timedelta(days=1)):
                 counts[order["product"]] += 1
                 amounts[order["product"]] += order["amount"]

@@ -28,7 +28,7 @@ DAG_ID = "flights"
 RUNS = [f"run-{number:02}" for number in range(1, 13)]
 PROGRAM = "examples.demo"
 PATHS = Paths(ROOT, DAG_ID)
-_TIMEOUT = 600  # Seconds without a commit after which the demo fails.
+_TIMEOUT = 600  # The seconds without a commit after which the demo fails.
 _LINES = 15
 _CLEARS = 2
 
@@ -36,7 +36,7 @@ _CLEARS = 2
 class Demo:
     """One run of the demo.
 
-    :param home: the folder of all files of the demo. It is emptied first.
+    :param home: the folder for all files of the demo, which is emptied first
     """
 
     def __init__(self, home: Path) -> None:
@@ -49,7 +49,7 @@ class Demo:
         self._ended = False
 
     def say(self, text: str) -> None:
-        """Print one line of progress. It begins with the seconds since the start."""
+        """Print one line of progress, starting with the elapsed seconds."""
         print(f"[{time.monotonic() - self._started:4.0f} s] {text}", flush=True)
 
     def run(self, kept: Path | None) -> int:
@@ -78,9 +78,9 @@ class Demo:
         return status
 
     def judge(self, expected: report.Totals, airflow: AirflowClient, store: Store, failpoints: Failpoints) -> int:
-        """Start the runs on servers that are running, and print the verdict. Return the exit status."""
+        """Start the runs on servers that are already running, and print the verdict. Return the exit status."""
         wrong, transactions = self._count(airflow, store, failpoints)
-        if self._ended:  # Totals that are not complete always differ.
+        if self._ended:  # Incomplete totals always differ.
             wrong += report.differences(expected, report.stored(database(self.home)))
         return print_report(expected, transactions, wrong, ended=self._ended)
 
@@ -97,7 +97,7 @@ class Demo:
         return wrong, done
 
     def _drive(self, airflow: AirflowClient, store: Store, faults: Faults) -> list[str]:
-        """Start the runs, and wait until all have ended. Return a line for each run that has not succeeded."""
+        """Start the runs, and wait until all have ended. Return a line for each run that did not succeed."""
         airflow.wait_dag(DAG_ID)
         self.say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
         for run_id in RUNS:
@@ -110,7 +110,7 @@ class Demo:
             if len(done) > seen:
                 last, seen = time.monotonic(), len(done)
             faults.step(done)
-            # Read the states after the faults, since a fault may have just cleared a run.
+            # Read the states after the faults, since one of them may have just cleared a run.
             states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
             self._show(airflow, done)
             if len(done) == len(RUNS) and faults.cleared and set(states.values()) == {"success"}:

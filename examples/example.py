@@ -1,4 +1,4 @@
-"""Runs one of the examples in `dags/` on its own servers, with faults. Prints whether the result was exact."""
+"""Runs one of the examples in `dags/` on its own servers, with faults, and prints whether the result was exact."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Example(ABC):
 
     name: ClassVar[str]
     topology: ClassVar[str]
-    """The name of the example's topology. The default is `name`."""
+    """The name of the example's topology. Defaults to `name`."""
     files: ClassVar[tuple[str, ...]]
     """The files of `dags/` that the example needs."""
 
@@ -48,11 +48,11 @@ class Example(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Write the first data. This method is called before the servers start."""
+        """Write the first data, before the servers start."""
 
     @abstractmethod
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Add data, cause faults, and do the work of people, until all data is committed.
+        """Add data, cause faults, and act as the user, until all data is committed.
 
         :raises AssertionError: not all data was committed in time.
         """
@@ -63,7 +63,7 @@ class Example(ABC):
 
     @abstractmethod
     def verdict(self) -> str:
-        """Return the verdict if there is no difference. It is one line, such as `9 of 9 orders counted once`."""
+        """Return the verdict if there is no difference, as one line, such as `9 of 9 orders counted once`."""
 
     @property
     def paths(self) -> Paths:
@@ -74,7 +74,7 @@ class Example(ABC):
 def run(example: type[Example], home: Path) -> int:
     """Run an example: write its data, start the servers, and print the verdict.
 
-    :param home: the folder of all files of the example. It is emptied first.
+    :param home: the folder for all files of the example, which is emptied first
     :return: the exit status.
     """
     started = time.monotonic()
@@ -110,10 +110,7 @@ def judge(example: Example) -> int:
 
 
 def counts_something(verdict: str) -> bool:
-    """Return whether a verdict contains `N of N` with equal numbers above 0.
-
-    Without data, there would be no difference.
-    """
+    """Return whether a verdict contains `N of N` with equal numbers above 0. Without data, nothing would differ."""
     found = re.findall(r"\b(\d+) of (\d+)\b", verdict)
     return bool(found) and all(some == all_ and int(all_) for some, all_ in found)
 

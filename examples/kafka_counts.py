@@ -1,4 +1,4 @@
-"""Events of a Kafka topic. The broker stops while batches are processed, and events are added to the topic."""
+"""Events from a Kafka topic. The broker stops while batches are processed, and events are added to the topic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KafkaCounts(Example):
         self._shared = (self.folder / "spark").exists()
 
     def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
-        """Stop the broker during two transactions, start it again, and add events to the topic."""
+        """Stop the broker during two transactions, restart it, and add events to the topic."""
         self.add_connector()
         self.say("starting Kafka")
         with self.broker() as kafka:
@@ -66,7 +66,7 @@ class KafkaCounts(Example):
             self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def add_connector(self) -> None:
-        """Add the Kafka connector to the settings of Spark."""
+        """Add the Kafka connector to Spark's settings."""
         if not self._shared:  # Otherwise the running server has the jars.
             jars = ",".join(map(str, kafka_connector_jars()))
             with (self.folder / "spark" / "spark-defaults.conf").open("a") as defaults:
@@ -97,10 +97,7 @@ class KafkaCounts(Example):
         kafka.produce(TOPIC, written)
 
     def _ended(self, airflow: AirflowClient, run_id: str) -> None:
-        """Wait until a run has succeeded.
-
-        If its retries failed before the broker was running again, clear the run once.
-        """
+        """Wait until a run has succeeded. If its retries failed before the broker was running again, clear it once."""
         if airflow.wait_run(self.name, run_id, state=None, timeout=300)["state"] != "success":
             self.say(f"run {run_id} has failed and is cleared")
             airflow.clear_run(self.name, run_id, only_failed=True)

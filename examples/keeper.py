@@ -1,4 +1,4 @@
-"""Keeps the servers of a finished program running, in a process that can be ended later."""
+"""Keeps the servers of a finished program running, in a process that can be stopped later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def keep(pid_file: Path, mark: str) -> None:
 
 
 def end_kept(pid_file: Path, program: str) -> bool:
-    """End the process that `keep` has forked. Wait until its servers have ended.
+    """End the process that `keep` has forked, and wait until its servers have ended.
 
     :param program: a part of the command line of the process. A later process with the same pid is not ended.
     :return: whether there was such a process.

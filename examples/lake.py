@@ -21,7 +21,7 @@ from examples.stored import rows
 
 MONTHS = 4
 LATE_AFTER = 15
-"""The number of minutes beyond which a flight is late. The DAG has the same number."""
+"""The number of minutes beyond which a flight is late, as in the DAG."""
 _WRONG = 60
 _QUERY = "SELECT month, route, late, count(*) AS flights FROM t GROUP BY month, route, late"
 _WAIT = 600
@@ -29,13 +29,13 @@ Counts = dict[object, object]
 
 
 class Lake(Example):
-    """Appends flights to a table. Kills commits before they write the totals, and restates a month."""
+    """Appends flights to a table, kills commits before they write the totals, and restates a month."""
 
     name = "lake"
     files = ("lake.py",)
 
     def prepare(self) -> None:
-        """Write one file for each transaction. Remove the table that an earlier run of the example left on S3."""
+        """Write one file per transaction, and remove the table that an earlier run left on S3."""
         assert are_installed(), "duckdb and polars are missing: script/env readers"
         for path in write_months(self.folder / "months")[MONTHS:]:
             path.unlink()
@@ -121,7 +121,7 @@ class Lake(Example):
         )
 
     def _flights(self) -> Iterable[tuple[int, str, str, bool]]:
-        """Compute the month, the route and the carrier of each flight from the files alone, and whether it was late."""
+        """Compute the month, route and carrier of each flight, and whether it was late, from the files alone."""
         for path in sorted((self.folder / "months").glob("*.csv")):
             with path.open() as file:
                 for row in csv.DictReader(file):

@@ -1,4 +1,4 @@
-"""Facts about the committed transactions of a topology, from the ledger and Airflow."""
+"""Facts about a topology's committed transactions, from the ledger and Airflow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def batches(store: Store, paths: Paths) -> dict[str, str]:
 def transactions(
     airflow: AirflowClient, dag_id: str, entries: list[TransactionRecord], batches: Mapping[str, str]
 ) -> list[Transaction]:
-    """Return the committed transactions, with their batches and the tries of their tasks.
+    """Return the committed transactions with their batches and their task tries.
 
     :param batches: the file names by run_id, as `batches` returns them.
     """

@@ -68,7 +68,7 @@ class MemcachedWords(Example):
         return sum(counted(self.folder / "sentences"), Counter[Any]())
 
     def _read(self, server: LocalMemcached) -> dict[object, object]:
-        """Read the values of both states, without a committer."""
+        """Read the values of both states without a committer."""
         import pickle
 
         words = sorted(self._words())

@@ -1,7 +1,4 @@
-"""Orders, their totals and their summary change at the same moment.
-
-A reader compares them while committers are killed.
-"""
+"""Orders, their totals and their summary change at once. A reader compares them while committers are killed."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from examples.stored import rows
 PRODUCTS = ("bolts", "nuts", "screws")
 ROWS = 200
 KILLED = ("commit.after_acquire", "commit.before_write", "commit.before_mark", "commit.after_mark")
-"""The failpoints at which committers are killed. Each is reached in a separate transaction."""
+"""The failpoints at which committers are killed, each in a separate transaction."""
 _TABLES = ("orders", "totals", "summary")
 _QUERY = """
     SELECT 'orders', product, count(*), sum(amount) FROM summed_orders GROUP BY product
@@ -90,7 +87,7 @@ class OrderSummary(Example):
         )
 
     def _expected(self) -> dict[object, tuple[int, int, int]]:
-        """Compute, directly from the files, the number of orders, their amount and the largest order per product."""
+        """Compute the number of orders, their amount and the largest order per product, directly from the files."""
         amounts: dict[object, list[int]] = {}
         for product, amount in self._orders():
             amounts.setdefault(product, []).append(amount)

@@ -39,7 +39,7 @@ class Orders(Example):
                 self._write(region, f"{number:02}.csv")
 
     def drive(self, airflow: AirflowClient, store: Store) -> None:
-        """Add new data, a late file and a new region. Remove a region for some time, and kill a task."""
+        """Add new data, a late file and a new region. Remove a region for a while, and kill a task."""
         airflow.wait_dag("orders")
         airflow.wait_dag("orders_coordinator")
         self._counted(store, "the first orders")
@@ -92,7 +92,7 @@ class Orders(Example):
         self.say(f"counted: {what}; {len(history(store, self.paths))} transactions so far")
 
     def _expected(self) -> dict[object, object]:
-        """Compute the number of orders and their amount, per region and product, from the files.
+        """Compute the number of orders and their amount from the files, per region and product.
 
         Include a removed region.
         """
@@ -111,6 +111,6 @@ class Orders(Example):
         return {group: (count, amounts[group]) for group, count in orders.items()}
 
     def _found(self) -> dict[object, object]:
-        """Read the number of orders and their amount, per region and product, from the state."""
+        """Read the number of orders and their amount from the state, per region and product."""
         found = rows(database(self.folder), "SELECT region, product, orders, amount FROM order_totals")
         return {(region, product): (int(orders), int(amount)) for region, product, orders, amount in found}

@@ -1,4 +1,4 @@
-"""Creates the pictures of the Transactions page for the documentation. It uses its own servers.
+"""Creates the screenshots of the Transactions page for the documentation, on its own servers.
 
 See script/screenshots.
 """
@@ -26,15 +26,15 @@ from tests.servers.postgres import LocalPostgres
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 MOST_BYTES = 150_000
-"""Maximum size of a picture."""
+"""The maximum size of a screenshot."""
 _DAGS = Path(__file__).parent / "pictured"
 FILES = {"orders": 10, "payments": 5, "returns": 3}
 AT_FIRST = 8
-"""Number of files of orders in the first runs."""
+"""The number of order files in the first runs."""
 BROKEN = ("payments", 3)
 """The file in which a row has no amount. It is never corrected."""
 UNPRICED = 3
-"""The file of orders that is processed before its prices are known. So its first try fails."""
+"""The file of orders that is processed before its prices are known, so that its first try fails."""
 RESTATED = 2
 """The file of orders that is corrected after its commit."""
 _TIMEOUT = 300
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 class Shop:
-    """Runs the DAGs of a shop, and does the actions of a person on its transactions.
+    """Runs the DAGs of a shop, and performs user actions on its transactions.
 
     :param folder: the folder of the files.
     """
@@ -56,10 +56,7 @@ class Shop:
         self._unpriced = folder / "unpriced" / f"{UNPRICED:02}"
 
     def rows(self, name: str) -> dict[int, Row]:
-        """Return the transactions of a topology by txid, in the form that the page gets.
-
-        Return {} before the first has begun.
-        """
+        """Return the transactions of a topology by txid, as returned to the page, or {} before the first has begun."""
         answer = self._person.page.request.get(f"/tx/api/v1/topologies/{name}/transactions?limit=1000")
         return {row["txid"]: row for row in answer.json()["transactions"]} if answer.ok else {}
 
@@ -74,12 +71,9 @@ class Shop:
         self._wait_for("returns", {FILES["returns"]: "COMMITTED"})
 
     def tell(self) -> None:
-        """Run orders whose processing overlaps. Replay a failed transaction.
-
-        Restate another one while new transactions run.
-        """
+        """Run orders with overlapping processing, replay a failed transaction, and restate another while others run."""
         self._unpriced.touch()
-        # Open the page now. The lags of sources are requested only while a person views the page.
+        # Open the page now, since the lags of sources are requested only while a user views it.
         self._person.open(topology="orders")
         self._trigger("orders", 1, AT_FIRST)
         waiting = range(UNPRICED + 1, UNPRICED + 4)
@@ -95,7 +89,7 @@ class Shop:
         self._wait_for("orders", dict.fromkeys(range(1, FILES["orders"] + 2), "COMMITTED"))
 
     def check(self) -> None:
-        """Check that the timeline of the orders shows everything that the caption of its picture describes.
+        """Check that the timeline of the orders shows everything that the caption of its screenshot describes.
 
         :raises AssertionError: something is missing. On a slow machine the runs may not overlap.
         """
@@ -112,7 +106,7 @@ class Shop:
         assert ends == sorted(ends), "commits are not in order"
 
     def wait_for_lags(self) -> None:
-        """Wait until the lag of every source is known. The lags are requested only while a page is open."""
+        """Wait until the lag of every source is known. Lags are requested only while a page is open."""
 
         def known() -> bool:
             answer = self._person.page.request.get("/tx/api/v1/topologies").json()
@@ -132,7 +126,7 @@ class Shop:
             self._airflow.trigger(name, f"{name}-{number:02}")
 
     def _act(self, name: str, action: str, txid: int, *, why: str, **body: Any) -> None:
-        """Do an action by the API, like a button of the page. `airflow tx` would take longer."""
+        """Perform an action through the API, like a button on the page. `airflow tx` would take longer."""
         path = f"topologies/{name}/actions/{action}"
         body["txids"] = [txid]
         version = self._post(f"{path}/preview", body)["version"]
@@ -183,7 +177,7 @@ def write_files(folder: Path) -> None:
 
 
 def write_file(path: Path, chance: random.Random, *, broken: bool = False) -> None:
-    """Write a file with some hundred rows."""
+    """Write a file with a few hundred rows."""
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["product", "customer", "amount"])
@@ -193,7 +187,7 @@ def write_file(path: Path, chance: random.Random, *, broken: bool = False) -> No
 
 
 def take(shop: Shop, person: Person, dark: Person) -> None:
-    """Take the pictures of the page."""
+    """Take the screenshots of the page."""
     name, txid = BROKEN
     _resize(person, 1280, 480)
     person.open()
@@ -230,7 +224,7 @@ def _save(person: Person, picture: str) -> None:
     person.page.wait_for_load_state("networkidle")
     path = PICTURES / f"{picture}.png"
     person.page.screenshot(path=path, animations="disabled")
-    if shutil.which("pngquant"):  # This makes the picture a third as large.
+    if shutil.which("pngquant"):  # This reduces the screenshot to a third of its size.
         subprocess.run(["pngquant", "--force", "--strip", "--ext", ".png", path], check=True)
     size = path.stat().st_size
     assert size <= MOST_BYTES, (
@@ -239,9 +233,9 @@ def _save(person: Person, picture: str) -> None:
 
 
 def main() -> None:
-    """Replace all pictures."""
+    """Replace all screenshots."""
     PICTURES.mkdir(exist_ok=True)
-    # The pictures show this path, so it must always be the same.
+    # The screenshots show this path, so it must always be the same.
     folder = Path(tempfile.gettempdir(), "shop")
     folder.mkdir()
     try:

@@ -1,6 +1,6 @@
 """Flights with wrong rows.
 
-Tasks reject some rows, a check finds others, and a restatement counts them by a better rule.
+Tasks reject some rows, a check finds others, and a restatement counts them with a better rule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from examples.stored import rows
 
 MONTHS = 8
 BAD = 125
-"""Number of rows of each month whose delay has a unit. The task cannot read these rows."""
+"""The number of rows per month whose delay has a unit, which the task cannot read."""
 UNIT = " min"
 CHECKED = 3
 """The month in which a check finds a flight without a distance."""
@@ -31,7 +31,7 @@ _WAIT = 600
 
 
 class Quality(Example):
-    """Rejects rows, finds other wrong rows by a check, restates the months with a better rule, and kills committers."""
+    """Rejects rows, finds other wrong rows with a check, restates the months with a better rule, kills committers."""
 
     name = "quality"
     files = ("quality.py",)
@@ -45,7 +45,7 @@ class Quality(Example):
             _spoil(path, no_distance=month == CHECKED)
 
     def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
-        """Commit the months. Replay the month that a check has refused. Correct a rule, and restate the months."""
+        """Commit the months, replay the month that a check has refused, correct a rule, and restate the months."""
         airflow.wait_dag(self.name)
         killed = self._kill(KILLED)
         runs = [f"r{month}" for month in range(1, MONTHS + 1)]

@@ -1,6 +1,6 @@
 """Words that are sent through queues. A worker dies after it has counted words but before it has acked them.
 
-Another worker fails a word, and `begin` dies. Then workers ack by hand, and one of them dies with words that it has
+Another worker fails a word, and `begin` dies. Then workers ack manually, and one of them dies with words that it has
 added up.
 """
 
@@ -32,7 +32,7 @@ _TIMEOUT = 300
 
 
 class QueuedWords(Example):
-    """Counts the words of a few files in worker processes outside of Airflow."""
+    """Counts the words of a few files in worker processes outside Airflow."""
 
     name = "queued_words"
     files = ("queued_words.py",)
@@ -42,7 +42,7 @@ class QueuedWords(Example):
         write_sentences(self.folder / "queued", FILES)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill a worker in transactions 1 and 4, kill `begin` of transaction 2, and fail a word of transaction 3."""
+        """Kill a worker in transactions 1 and 4, kill `begin` in transaction 2, and fail a word in transaction 3."""
         with LocalRedis() as redis:
             redis_of = {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": REDIS_PASSWORD}
             airflow.call("POST", "connections", json={"connection_id": "tx_queues", **redis_of})
@@ -104,7 +104,7 @@ class QueuedWords(Example):
 
 @contextmanager
 def _worker(redis: LocalRedis, *arguments: str) -> Iterator[None]:
-    """Run a worker process until the `with` block ends. Then kill it."""
+    """Run a worker process until the `with` block ends, then kill it."""
     command = [sys.executable, str(_PROGRAM), *arguments]
     with subprocess.Popen(command, env={**os.environ, "QUEUES": redis.url()}) as process:
         try:

@@ -15,7 +15,7 @@ from tests.servers.jars import DELTA, delta_jars
 PACKAGES = Path(sys.prefix) / "readers"
 """The folder in which `script/env readers` installs the readers.
 
-The image of the cluster has them in its environment.
+The cluster's image has them in its environment.
 """
 Rows = list[tuple[Any, ...]]
 Reader = Callable[[str, Mapping[str, str], str], Rows]

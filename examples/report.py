@@ -26,9 +26,9 @@ class Totals:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A committed transaction, and when its phases began and ended.
+    """A committed transaction, with the start and end times of its phases.
 
-    :param batch: the names of the files of its batch.
+    :param batch: the names of the files in its batch.
     :param tries: the number of tries, by task.
     """
 
@@ -44,7 +44,7 @@ class Transaction:
 
 
 def computed(folder: Path) -> Totals:
-    """Compute the totals directly from the csv files. Spark, Airflow and transactions are not used."""
+    """Compute the totals directly from the csv files, without Spark, Airflow or transactions."""
     flights: Counter[Group] = Counter()
     delays: Counter[Group] = Counter()
     for path in sorted(folder.glob("*.csv")):
@@ -91,7 +91,7 @@ def order_violations(transactions: Sequence[Transaction]) -> list[str]:
 
 
 def most_at_once(transactions: Iterable[Transaction]) -> int:
-    """Return the maximum number of transactions that were in their processing phase at the same moment."""
+    """Return the maximum number of transactions in their processing phase at the same time."""
     moves = [(one.began, 1) for one in transactions] + [(one.processed, -1) for one in transactions]
     now = most = 0
     for _, step in sorted(moves):
@@ -101,7 +101,7 @@ def most_at_once(transactions: Iterable[Transaction]) -> int:
 
 
 def table(transactions: Sequence[Transaction]) -> list[str]:
-    """Return a header, and a line for each transaction with its tries and its phases over time."""
+    """Return a header, and one line per transaction with its tries and its phases over time."""
     first = min(one.began for one in transactions)
     span = (max(one.ended for one in transactions) - first).total_seconds() or 1.0
 

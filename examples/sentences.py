@@ -18,7 +18,7 @@ ROWS = 100
 
 
 def write_sentences(folder: Path, files: int) -> None:
-    """Write files of sentences. The sentences are the same at each call."""
+    """Write files of sentences, which are the same for each call."""
     chosen = random.Random(1)
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(1, files + 1):
@@ -29,7 +29,7 @@ def write_sentences(folder: Path, files: int) -> None:
 
 
 def counted(folder: Path) -> list[Counter[str]]:
-    """Count the words of each file directly. Return the counts in the order of the file names."""
+    """Count the words of each file directly, and return the counts in the order of the file names."""
     found = []
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="") as file:

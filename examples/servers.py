@@ -13,7 +13,7 @@ from airflow_tx.testing.failpoints import Failpoints
 ROOT = "/airflow_tx"
 STATE_VARIABLE = "AIRFLOW_TX_EXAMPLE_STATE"
 LAKE_VARIABLE = "AIRFLOW_TX_LAKE"
-"""The environment variable with the location of a lake's tables. By default, they are in the folder of the data."""
+"""The environment variable with the location of a lake's tables. By default, they are in the data folder."""
 _ROOT = Path(__file__).resolve().parents[1]
 
 # Each application is a JVM that lives for seconds. Use only the first compiler, one thread for
@@ -42,7 +42,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 
 def database(home: Path) -> Path | str:
-    """Return the database of the states. It is the server that STATE_VARIABLE names, or otherwise an SQLite file."""
+    """Return the database for states: the server that STATE_VARIABLE names, or else an SQLite file."""
     return os.environ.get(STATE_VARIABLE) or home / "state.db"
 
 
@@ -60,7 +60,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 
 def copy_dags(files: Sequence[str], home: Path) -> Path:
-    """Copy DAG files to a new folder, so that no other example runs. Copy the Spark applications to a folder beside it.
+    """Copy DAG files to a new folder, so that no other example runs, and the Spark applications to a folder next to it.
 
     :param files: the names of the files in `dags/` to copy.
     :return: the folder with the copied DAG files.
@@ -74,7 +74,7 @@ def copy_dags(files: Sequence[str], home: Path) -> Path:
 
 
 def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> LocalAirflow:
-    """Create an Airflow whose tasks can connect to ZooKeeper, the state and Spark. It is not started.
+    """Create, but do not start, an Airflow whose tasks can connect to ZooKeeper, the state and Spark.
 
     :param home: the folder of all files. The files of flights are in its subfolder `flights`.
     :param hosts: the connection string of ZooKeeper.
@@ -83,11 +83,11 @@ def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> 
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(database(home))),
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
-        # A task may die at the same time as its supervisor. By default, Airflow waits 300 s before
-        # it starts the task again.
+        # A task may die together with its supervisor. By default, Airflow waits 300 s before it
+        # restarts the task.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-        # A scheduler detects only its own dead tasks. It takes over the tasks of a dead scheduler
-        # at this interval. The default is five minutes.
+        # A scheduler only detects its own dead tasks. It takes over the tasks of a dead scheduler
+        # at this interval, which is five minutes by default.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "AIRFLOW__TX__ROOT": ROOT,
         "AIRFLOW__TX__STAGING": (home / "staging").as_uri(),

@@ -1,4 +1,4 @@
-"""An example of your own state. It is a file that all workers share, with the fence, the values and the receipts.
+"""An example of a custom state: a file that all workers share, with the fence, the values and the receipts.
 
 It passes `StateSuite`, see tests/contract/test_state_suite.py. Every commit writes the whole file, so use it only for
 small states.
@@ -35,7 +35,7 @@ from airflow_tx.state.rows import CheckedRows
 
 @dataclass
 class Content:
-    """The content of the file. An opaque value is stored with the previous value."""
+    """The content of the file. An opaque value is stored together with the previous value."""
 
     fence: Fence | None = None
     key_types: dict[str, str] | None = None
@@ -46,8 +46,8 @@ class Content:
 class ShopState(StoredState, QueryableState):
     """A state that keeps its values in a file.
 
-    :param folder: a folder that every worker can write. The file is a pickle. So only people who may write DAG files
-        may write to this folder.
+    :param folder: a folder that every worker can write. The file is a pickle, so only users who may write DAG files may
+        have write access to this folder.
     :param name: the name of the state, which is also the name of the file.
     """
 
@@ -128,12 +128,12 @@ class ShopState(StoredState, QueryableState):
                 pickle.dump(content, file)
                 file.flush()
                 os.fsync(file.fileno())
-            # The rename is atomic. A reader gets the old file or the new one.
+            # The rename is atomic, so a reader gets either the old file or the new one.
             draft.replace(self._file)
 
 
 class FileTransaction:
-    """One store transaction. It raises the fence, or checks that the fence has the token of the grant."""
+    """One store transaction, which raises the fence, or checks that the fence has the grant's token."""
 
     def __init__(self, state: ShopState, write: StateWrite, content: Content) -> None:
         self.state, self.write, self.content = state, write, content

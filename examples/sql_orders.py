@@ -31,7 +31,7 @@ class SqlOrders(Example):
     files = ("sql_orders.py",)
 
     def prepare(self) -> None:
-        """Start a PostgreSQL with some orders. Configure Spark so that it can read from PostgreSQL."""
+        """Start a PostgreSQL server with some orders, and configure Spark to read from it."""
         (jar, *_) = fetch_jars("org.postgresql", "postgresql", "42.7.7")
         self.server = LocalPostgres().start()
         self.spark = LocalSparkConnect(self.folder / "sql_spark", conf={"spark.jars": str(jar)}).start()
@@ -40,7 +40,7 @@ class SqlOrders(Example):
         self._execute("INSERT INTO orders (product, amount) SELECT 'bolts', n % 99 FROM generate_series(1, 3000) n")
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Start runs while orders are inserted. Restart the database. Then start runs until every order is read."""
+        """Start runs while orders are inserted, restart the database, and start more runs until every order is read."""
         for each in self._connections():
             airflow.call("POST", "connections", json=each)
         airflow.wait_dag(self.name)
@@ -116,11 +116,11 @@ class SqlOrders(Example):
                     over.wait(chance.choice([0.01, 0.05, 0.5]))
                     if chance.random() > 0.1:
                         connected.commit()
-            except sa.exc.DBAPIError:  # The database does not answer.
+            except sa.exc.DBAPIError:  # The database does not respond.
                 over.wait(0.2)
 
     def _end(self, airflow: LocalAirflow, run_id: str) -> None:
-        """Wait for a run. Clear the tasks that have failed because the database did not answer."""
+        """Wait for a run. Clear tasks that failed because the database did not respond."""
         for _ in range(3):
             if airflow.wait_run(self.name, run_id, state=None, timeout=300)["state"] == "success":
                 self.say(f"run {run_id} has ended")

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def rows(database: Path | str, query: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a query. Return no rows if the table does not exist yet.
+    """Return the rows of a query, or no rows if the table does not exist yet.
 
     :param database: an SQLite file, or the URL of a database server.
     """

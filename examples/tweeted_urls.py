@@ -1,6 +1,6 @@
-"""Tweeted URLs in two databases. The second database dies after the first has the transaction.
+"""Tweeted URLs in two databases. The second database dies after the first has stored the transaction.
 
-A committer also dies.
+A committer dies, too.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ class TweetedUrls(Example):
             self._texts += texts
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill the second database before a commit writes to it.
-
-        Kill a committer after it has written to both databases.
-        """
+        """Kill the second database before a commit writes to it, and a committer after it has written to both."""
         with LocalPostgres() as urls, LocalMariaDB() as domains:
             for conn_id, kind, server in (("tx_urls", "postgres", urls), ("tx_domains", "mysql", domains)):
                 airflow.call("POST", "connections", json=_connection(conn_id, kind, server.url()))
@@ -96,7 +93,7 @@ class TweetedUrls(Example):
 
 
 def _connection(conn_id: str, kind: str, url: str) -> dict[str, Any]:
-    """Return the connection that `airflow connections add` would create, in the form of the REST API."""
+    """Return the connection that `airflow connections add` would create, as JSON for the REST API."""
     parts = sa.make_url(url)
     at = {"host": parts.host, "port": parts.port, "login": parts.username, "password": parts.password}
     return {"connection_id": conn_id, "conn_type": kind, "schema": parts.database, **at}

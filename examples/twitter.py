@@ -46,7 +46,7 @@ PARTS = (
     Part("twitter_tasks", [9], "tasks", "tweets", "process.after_start"),
 )
 _MEETS_IT = ("process.after_start", "commit.after_acquire")
-"""Failpoints after which the paused task needs the killed server."""
+"""The failpoints after which the paused task needs the killed server."""
 
 
 class Twitter(Example):
@@ -56,13 +56,10 @@ class Twitter(Example):
     files = ("twitter.py",)
 
     def prepare(self) -> None:
-        """Do nothing. Tweets are written while they are counted."""
+        """Do nothing, since tweets are written while they are counted."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Let the coordinators count. Kill the source before a read.
-
-        Kill the state before a write and after a write.
-        """
+        """Start the coordinators, and kill the source before a read, and the state before and after a write."""
         self._airflow, self._store = airflow, store
         with LocalRedis(persistence="aof") as tweets, LocalRedis(persistence="aof") as counts:
             self._servers = {"tweets": tweets, "counts": counts}
@@ -126,10 +123,7 @@ class Twitter(Example):
         connections.unlink()
 
     def _kill(self, part: Part) -> None:
-        """Kill a server while a task is paused at a failpoint.
-
-        Start the server again after a task has failed without it.
-        """
+        """Kill a server while a task is paused at a failpoint. Restart it after a task has failed without it."""
         name, server = part.topology, self._servers[part.killed]
         paused = self.failpoints.arm(part.at, "pause", topology=name)
         eventually(lambda: paused.reached, _TIMEOUT, f"a task of {name} is at {part.at}")

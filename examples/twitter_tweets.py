@@ -1,7 +1,4 @@
-"""Tweets in Redis, in the format of the Storm book. They are written while they are read.
-
-Also their expected counts.
-"""
+"""Tweets in Redis, in the format of the Storm book, written while they are read, and their expected counts."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ WORDS = ["counted", "once", "a", "bolt", "said", "hello", "to", ""]
 class TweetWriter:
     """Writes tweets to the databases of a server, one after the other, and remembers every tweet.
 
-    A server that was killed may have stored tweets without an answer. So the same write is repeated.
+    A killed server may have stored tweets without responding, so the same write is repeated.
 
     :param databases: the numbers of the databases.
     """
@@ -43,7 +40,7 @@ class TweetWriter:
         for database, tweets in self.written.items():
             new = [self._tweet() for _ in range(count)]
             first = len(tweets) + 1
-            # No other client writes these keys, so a write can safely be repeated.
+            # No other client writes these keys, so repeating a write is safe.
             messages = {str(first + index): tweet for index, tweet in enumerate(new)}
             self._persist(database, {**messages, "NEXT_WRITE": str(first + count)})
             tweets.extend(new)
@@ -86,7 +83,7 @@ class TweetWriter:
 
 
 def counted(tweets: Iterable[str]) -> Counts:
-    """Compute the three counts of the book directly. Spark, Airflow and transactions are not used."""
+    """Compute the book's three counts directly, without Spark, Airflow or transactions."""
     users, hashtags, both = Counter[str](), Counter[str](), Counter[str]()
     for tweet in tweets:
         words = set(tweet.split(" "))
@@ -99,7 +96,7 @@ def counted(tweets: Iterable[str]) -> Counts:
 
 
 def guarded(server: LocalRedis, prefix: str) -> Counts:
-    """Return the counts that a committer with a guard has written to three hashes."""
+    """Return the counts that a guarded committer has written to three hashes."""
     client = server.client()
 
     def hash_of(name: str) -> Counter[str]:

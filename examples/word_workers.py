@@ -3,7 +3,7 @@
 Usage: QUEUES=redis://:password@host:port/0 python examples/word_workers.py BOLT [HOLD]
 
 `split` splits sentences into words, and `count` counts the words of each attempt; both are like Storm's BasicBolts.
-`split_by_hand` and `add_by_hand` anchor and ack by hand. `add_by_hand` adds up equal words, sends each sum to
+`split_by_hand` and `add_by_hand` anchor and ack manually. `add_by_hand` adds up equal words, sends each sum to
 `count_sums` as a message anchored to all these words, and only then acks them. With HOLD a worker takes this number of
 messages, and then waits to be killed, before it has sent an ack to any acker.
 """
@@ -24,9 +24,9 @@ from redis import Redis
 from airflow_tx.acks import Collector, Message, MessageError
 
 KEPT = 86_400
-"""Seconds for which the counts of an attempt are kept."""
+"""The seconds for which the counts of an attempt are kept."""
 ONCE = "a worker has to fail once"
-"""A key that a test sets. Then the next count fails once."""
+"""A key that a test sets to make the next count fail once."""
 
 Taken: TypeAlias = list[tuple[str, Any]]
 """The references and the values of messages."""
@@ -48,10 +48,7 @@ def basic(function: Callable[[Any, Message, Any], None]) -> Bolt:
 
 
 def split(queues: Any, message: Message, sentence: str) -> None:
-    """Send a message for each word.
-
-    The message is anchored to the message of the sentence, as in Storm's SplitSentence.
-    """
+    """Send a message for each word, anchored to the sentence's message, as in Storm's SplitSentence."""
     for word in sentence.split():
         queues.rpush("words", json.dumps([message.emit(), word]))
 
@@ -74,7 +71,7 @@ def count_sum(queues: Any, message: Message, found: tuple[str, int]) -> None:
 
 
 def split_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
-    """Split sentences into words, like `split`, but ack the messages by hand."""
+    """Split sentences into words, like `split`, but ack the messages manually."""
     for reference, sentence in taken:
         message = collector.process(reference)
         for word in sentence.split():
@@ -83,7 +80,7 @@ def split_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
 
 
 def add_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
-    """Add up equal words of the same attempt. Send each sum as a message anchored to its words. Then ack the words."""
+    """Add up equal words of the same attempt, send each sum as a message anchored to its words, then ack the words."""
     words = defaultdict[tuple[int, int, str], list[Message]](list)
     for reference, word in taken:
         with suppress(MessageError):  # Ignore a message of a replayed attempt.

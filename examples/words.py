@@ -1,4 +1,4 @@
-"""Words in two databases. A committer dies after it has written to the first database and before the second."""
+"""Words in two databases. A committer dies between its writes to the first and the second database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Words(Example):
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
         """Kill the commit of transaction 2 between the two databases."""
         for number, path in enumerate(self._databases):
-            # Create the connections like `airflow connections add`.
+            # Create the connections like `airflow connections add` does.
             kept = {"connection_id": f"tx_words_{number}", "conn_type": "sqlite", "host": str(path)}
             airflow.call("POST", "connections", json=kept)
         airflow.wait_dag(self.name)

@@ -1,4 +1,4 @@
-"""Add the columns `route` and `late` to the flights of the batch. Count flights and late flights per carrier.
+"""Add the columns `route` and `late` to the flights of the batch, and count flights and late flights per carrier.
 
 The argument is the number of minutes beyond which a flight is late.
 """

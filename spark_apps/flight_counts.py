@@ -1,4 +1,4 @@
-"""Count the flights of the batch and their delay per carrier and airport. Also count all flights."""
+"""Count the flights of the batch and their delay per carrier and airport, and count all flights."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

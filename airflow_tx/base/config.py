@@ -151,7 +151,7 @@ class Settings:
 
 
 def _given(option: str, lookup: Lookup) -> tuple[str, str]:
-    """Return the text of an option, and the name under which the option is set."""
+    """Return an option's text, and the name under which it is set."""
     default = OPTIONS[option]["default"]
     text = lookup(option)
     text = default if text is None else text
@@ -172,11 +172,9 @@ _VARIABLES = tuple(_VARIABLE + name.upper() for name in (*OPTIONS, *_EARLIER))
 
 @lru_cache(maxsize=1)
 def _loaded(variables: tuple[str | None, ...]) -> Settings:
-    """Read the configuration. Airflow takes 2 ms for this.
+    """Read the configuration. Airflow needs 2 ms for this. Within a process, only environment variables can change it.
 
-    Within a process, only environment variables can change it.
-
-    :param variables: values of the environment, as the key of the cache.
+    :param variables: environment variables, which are the cache key.
     """
     from airflow.sdk.configuration import conf
 

@@ -1,11 +1,11 @@
-"""The location of data in OpenLineage's naming. OpenLineage's graph connects two runs that have the same location."""
+"""The location of data, as OpenLineage names it. OpenLineage's graph connects runs that use the same location."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 _SCHEMES = {"s3a": "s3", "gcs": "gs"}
-"""The URI scheme in OpenLineage for an object storage that has several schemes."""
+"""OpenLineage's URI scheme for an object storage with several schemes."""
 _OF_A_DISK = ("", "file", "local")
 
 
@@ -21,7 +21,7 @@ class Dataset(NamedTuple):
 
     @classmethod
     def of_folder(cls, uri: str) -> Dataset:
-        """Return the dataset of a folder on a disk or in an object storage.
+        """Return the dataset of a folder on a disk or in object storage.
 
         :param uri: path of the folder, or a URI such as ``s3://bucket/folder``.
         """

@@ -1,8 +1,8 @@
-"""Objects that are described by the arguments of their constructor.
+"""Objects that are described by their constructor arguments.
 
-The base class stores the arguments of every object. From them, it derives the stored form, the repr, and the copy in
-another process. Connections and other values that only this process can use are `cached_property` attributes. A copy,
-or an unpickled object, creates its own.
+The base class stores each object's arguments. It derives the stored form, the repr, and copies in other processes from
+them. Connections and other values that only this process can use are `cached_property` attributes. A copy, or an
+unpickled object, creates its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_tx.base.errors import ConfigError
 
 
 class Described:
-    """The base class of objects that the arguments of their constructor describe. A dataclass does not need it."""
+    """The base class of objects that are described by their constructor arguments. A dataclass does not need it."""
 
     always_written: ClassVar[tuple[str, ...]] = ()
     """The arguments that are stored even if they have the default value."""
@@ -29,7 +29,7 @@ class Described:
     always_shown: ClassVar[tuple[str, ...]] = ()
     """The arguments that a repr shows even if they have the default value."""
     left_out: ClassVar[tuple[str, ...]] = ()
-    """The arguments that only this process can use. They are not stored or shown."""
+    """The arguments that only this process can use. They are not stored and not shown."""
     _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -38,7 +38,7 @@ class Described:
             cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]
 
     def normalize(self, **arguments: Any) -> None:
-        """Replace arguments with their stored form. A constructor may call this method."""
+        """Replace arguments with their stored form. Constructors may call this method."""
         self._given.update(arguments)
 
     def arguments(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Described:
         return self._told(self.always_written)
 
     def described(self) -> tuple[str, dict[str, Any]]:
-        """Return the stored name of the class, and the arguments that create the object again."""
+        """Return the stored name of the class, and the arguments that recreate the object."""
         return stored_name(type(self)), self.arguments()
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Described:
 
 
 def stored_name(cls: type) -> str:
-    """Return the stored name of a class. It has the public package of the class, so that the module may move."""
+    """Return the stored name of a class. It contains the public package, so that the class can move within it."""
     module = cls.__module__
     if module.startswith("airflow_tx."):
         module = ".".join(module.split(".")[:2])
@@ -87,10 +87,7 @@ def stored_name(cls: type) -> str:
 
 
 def plain_form(value: Any) -> Any:
-    """Convert a value to the types of JSON. A tuple becomes a list, and an enum becomes its value.
-
-    Other values are unchanged.
-    """
+    """Convert a value to JSON types: a tuple to a list, and an enum to its value. Other values are unchanged."""
     if isinstance(value, Described):
         made_by, arguments = value.described()
         return {_CLASS: made_by, _ARGUMENTS: arguments}
@@ -140,7 +137,7 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def keeping(self: Described, *given: Any, **named: Any) -> None:
         if "_given" not in vars(self):
-            # The constructor's own message about wrong arguments is better.
+            # The constructor's own error for wrong arguments is better.
             with suppress(TypeError):
                 kept = _by_name(signature.bind(self, *given, **named))
                 self._given = {name: kept[name] for name in kept if name not in self.left_out}
@@ -180,7 +177,7 @@ def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 @cache
 def _parameters(cls: type) -> dict[str, Any]:
-    """Map the names of the arguments to their default values.
+    """Map argument names to their default values.
 
     A constructor with ``**options`` passes them to its base, so the keyword-only arguments of the base are included.
     """

@@ -1,7 +1,7 @@
-"""The errors of this package, each with its fields, its text and its remedy.
+"""The errors of this package, with their fields, texts and remedies.
 
-An error keeps its keyword fields, even after pickling. The first part of its `template` has the refused request, the
-expected value and the actual value. The other parts are the remedy.
+An error keeps its keyword fields, even after pickling. The first part of its `template` names the refused request, the
+expected value and the actual value. The rest is the remedy.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from airflow_tx.base.remedy import Command, Remedy, Template, TxError as TxError
 
-# Errors of settings, blocks, sources and staged output.
+# Errors in settings, blocks, sources and staged output.
 
 
 class ConfigError(TxError):
-    """A setting has an unusable value."""
+    """A setting has an invalid value."""
 
     template = "{option} = {value!r} cannot be used."
     for_good = True
@@ -27,7 +27,7 @@ class TransactionDefinitionError(TxError):
 
 
 class FailedBatch(TxError):
-    """Raise this error in a task to fail its batch on purpose, as with Storm's FailedException.
+    """Raise this error in a task to fail its batch deliberately, as with Storm's FailedException.
 
     Only this transaction is replayed.
 
@@ -45,15 +45,15 @@ class SourceError(TxError):
 
 
 class RowsRefused(SourceError):
-    """A batch has rows with a value that no reader accepts. A replay would read the same value."""
+    """A batch contains a value that no reader accepts. A replay would read the same value."""
 
     for_good = of_values = True
 
 
 class SourceNotSettled(SourceError):
-    """Rows of an upstream table are missing for a moment, while another transaction is ending.
+    """Rows of an upstream table are temporarily missing, while another transaction is ending.
 
-    A person need not act. Airflow starts the task again later, and the failed try does not count.
+    No user action is needed. Airflow starts the task again later, and the failed try does not count.
     """
 
     template = (
@@ -63,7 +63,7 @@ class SourceNotSettled(SourceError):
 
 
 class OtherSource(SourceError):
-    """A position, metadata or a key in the ledger belongs to another source."""
+    """A position, metadata or key in the ledger belongs to another source."""
 
     template = (
         "Source {source} refused: {problem}.",
@@ -74,7 +74,7 @@ class OtherSource(SourceError):
 class AheadOfOrder(TxError):
     """The run waits until an earlier interval gets a txid.
 
-    :param after: date that the order must reach first.
+    :param after: date that the order of txids must reach first.
     :param missing: start of the earlier interval.
     """
 
@@ -82,7 +82,7 @@ class AheadOfOrder(TxError):
 
 
 class PartitionUnavailable(SourceError):
-    """A partition of a source cannot be reached now. An opaque source continues without it. Other sources stop."""
+    """A source partition cannot be reached now. An opaque source continues without it. Other sources stop."""
 
     template = "Partition {partition!r} of source {source} cannot be reached: {reason}."
 
@@ -114,7 +114,7 @@ class StagingNotRemoved(StagingError):
 
 
 class StagingUnreachable(StagingError):
-    """A file store does not answer."""
+    """A file store does not respond."""
 
     template = (
         "{uri} cannot be reached: {reason}.",
@@ -139,7 +139,7 @@ class EntryMissing(JournalError):
 
 
 class EntryDiffers(JournalError):
-    """The content of a file of a journal entry has changed since it was written."""
+    """A file of a journal entry has changed since it was written."""
 
     template = (
         "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}.",
@@ -147,11 +147,11 @@ class EntryDiffers(JournalError):
     )
 
 
-# Refusals of the ledger, in the order of the protocol's steps.
+# Refusals by the ledger, in the order of the protocol steps.
 
 
 class Refused(TxError):
-    """The ledger refuses a request. A retry of the same request cannot succeed."""
+    """The ledger refuses a request. Retrying the same request cannot succeed."""
 
 
 class StaleAttempt(Refused):
@@ -173,7 +173,7 @@ class StaleTry(Refused):
 
 
 class StaleBegin(Refused):
-    """The run of a `begin` task was cleared while the process of the task was still running."""
+    """The run was cleared while the process of its `begin` task was still running."""
 
     template = (
         "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}.",
@@ -237,7 +237,7 @@ class InputSkipped(Refused):
 
 
 class SkippedAfterCommit(Refused):
-    """Airflow would skip tasks after the committer in a committed run, since they also follow tasks of the block."""
+    """Airflow would skip tasks after the committer in a committed run, since they also follow block tasks."""
 
     template = (
         "Transaction {txid} of {topology} is already committed, and its tasks are skipped.",
@@ -257,7 +257,7 @@ class RowsNotKept(Refused):
 
 
 class MessagesLost(IncompleteBatch):
-    """The message trees in the ackers differ from the message trees that the tasks of the attempt reported."""
+    """The message trees in the ackers differ from the trees that the attempt's tasks reported."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}.",
@@ -300,7 +300,7 @@ class StateRenamed(Refused):
 
 
 class RenameRefused(Refused):
-    """The new name of a state contradicts the ledger or the fence of the state."""
+    """A state's new name contradicts the ledger or the state's fence."""
 
     template = (
         "State {old!r} of topology {topology!r} is not renamed: {problem}.",
@@ -327,7 +327,7 @@ class RunHeld(Refused):
 
 
 class SkippedTransaction(Refused):
-    """A person has skipped the transaction of this run."""
+    """A user has skipped this run's transaction."""
 
     template = (
         "Transaction {txid} of {topology} was skipped.",
@@ -349,7 +349,7 @@ class TopologyClaimed(Refused):
 
 
 class SourceKindChanged(Refused):
-    """The kind of the source was changed while transactions were open."""
+    """The source kind was changed while transactions were open."""
 
     for_good = True
     template = (
@@ -362,7 +362,7 @@ class SourceKindChanged(Refused):
 
 
 class SourceShapeChanged(Refused):
-    """The source has partitions and the previous source had none, or the reverse."""
+    """The source has partitions and the previous source had none, or vice versa."""
 
     for_good = True
     template = (
@@ -424,7 +424,7 @@ class RestateRefused(Refused):
 
 
 class PreviewOutdated(Refused):
-    """The data in the preview of an action is outdated, since another person acted or a transaction ended."""
+    """The preview of an action is outdated, since another user acted or a transaction ended."""
 
     template = (
         "{what} of topology {topology!r} has changed since.",
@@ -433,7 +433,7 @@ class PreviewOutdated(Refused):
 
 
 class Outbid(Refused):
-    """A waiting run keeps its run slot, since another waiting run gives up its slot instead."""
+    """A waiting run keeps its run slot, since another waiting run yields instead."""
 
     template = (
         "Run {run_id} does not yield: run {leader} does.",
@@ -469,7 +469,7 @@ class MoveRefused(Refused):
 
 
 class AcceptanceRefused(Refused):
-    """Changed values cannot be accepted, since they cannot be compared or have not changed."""
+    """Values cannot be accepted as changed, since they have not changed or cannot be compared."""
 
     template = (
         "Change of state {state!r} of topology {topology!r} not accepted: {problem}.",
@@ -488,7 +488,7 @@ class LossRefused(Refused):
 
 
 class UnscheduledTask(Refused):
-    """A task run by `airflow tasks test`, or by `dags test` beside a scheduler, would leave its transaction open."""
+    """`airflow tasks test`, or `dags test` next to a scheduler, would leave the transaction of its task open."""
 
     template = (
         "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.",
@@ -503,7 +503,7 @@ class TrialRefused(Refused):
 
 
 class RepairRefused(Refused):
-    """A repair contradicts the records of the ledger or the values of the states."""
+    """A repair contradicts the ledger's records or the states' values."""
 
     template = (
         "Repair --{what} of topology {topology!r} refused: {problem}.",
@@ -512,7 +512,7 @@ class RepairRefused(Refused):
 
 
 class RollingForward(Refused):
-    """A step needs the states of a topology, but a roll forward is writing to them."""
+    """A step needs a topology's states, but a roll forward is writing to them."""
 
     repairable = True
     template = (
@@ -540,7 +540,7 @@ class RowsDiffer(Refused):
 
 
 class RowsNotProven(Refused):
-    """No task has proved that each row was consumed once. The option `[tx] require_rows` requires this proof."""
+    """No task has proved that it read each row once. The option `[tx] require_rows` requires this proof."""
 
     template = (
         "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that.",
@@ -553,13 +553,13 @@ class RowsNotProven(Refused):
 
 
 class StateError(TxError):
-    """A state refuses an update. No part of the update was applied."""
+    """A state refuses an update. Nothing was applied."""
 
     template: ClassVar[Template] = "State {state!r} refused: {problem}."
 
 
 class StateDiffers(StateError):
-    """The stored columns, aggregators or format of a state differ from its definition in the DAG."""
+    """A state's stored columns, aggregators or format differ from its definition in the DAG."""
 
     for_good = True
 
@@ -575,7 +575,7 @@ class StateUnavailable(StateError):
 
 
 class StateLocked(StateUnavailable):
-    """Another session locks data that the update of a state must change. Nothing was written."""
+    """Another session has locked data that a state's update must change. Nothing was written."""
 
     template = (
         "State {state!r} ({where}) is locked by another session: {reason}.",
@@ -584,7 +584,7 @@ class StateLocked(StateUnavailable):
 
 
 class StateOutcomeUnknown(StateUnavailable):
-    """The answer to the commit of a state's update was lost. The transaction can be replayed."""
+    """The response to the commit of a state's update was lost. The transaction can be replayed."""
 
     template = (
         "State {state!r} ({where}) cannot be reached: {reason}.",
@@ -605,7 +605,7 @@ class PortionsLost(StateUnavailable):
 
 
 class FenceOutranked(StateError):
-    """The fence refuses a writer, since it has the token of a later grant."""
+    """The fence refuses a writer, since the fence has the token of a later grant."""
 
     template = (
         "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}.",
@@ -675,7 +675,7 @@ class ChunkConflict(StateError):
 
 
 class OutputChanged(StateError):
-    """A replay has different output for a transactional state, which the transaction has already updated."""
+    """A replay has different output for a transactional state that the transaction has already updated."""
 
     template = (
         "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
@@ -686,7 +686,7 @@ class OutputChanged(StateError):
 
 
 class NotTakenBack(StateError):
-    """A state, or one of its aggregators, cannot remove the earlier contribution of a restated transaction."""
+    """A state, or one of its aggregators, cannot remove a restated transaction's earlier contribution."""
 
     for_good = of_values = True
 
@@ -698,12 +698,12 @@ class NotComparable(TxError):
 
 
 class NotComparableNow(NotComparable):
-    """Two states cannot be compared now. Their positions in the source differ, or a transaction is writing to them."""
+    """Two states cannot be compared now: their source positions differ, or a transaction is writing to them."""
 
     template = "{first} and {second} cannot be compared now: {problem}."
 
 
-# Errors of the ledger's store. Each tells whether a write happened, or may have happened.
+# Errors of the ledger's store. Each error shows whether a write happened, or may have happened.
 
 
 class StoreError(TxError):
@@ -720,7 +720,7 @@ class RequirementFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """A multi MAY have happened, since its answer was lost. Read the records again before any other action."""
+    """A multi MAY have happened, since its response was lost. Read the records again before you continue."""
 
     template = (
         "ZooKeeper did not answer a write of {paths}: the write may have happened ({reason}).",
@@ -793,7 +793,7 @@ class TooMuchMetadata(StoreError):
 
 
 class TooMuchContention(StoreError):
-    """Other steps changed the records of a step too many times."""
+    """Other steps changed the records of this step too many times."""
 
     template = (
         "Step {step} of {subject} was overtaken {times} times in a row.",
@@ -809,7 +809,7 @@ class MessageError(TxError):
 
 
 class NotAReference(MessageError):
-    """A text is not a reference to a message."""
+    """A text is not a message reference."""
 
     template = (
         "{text!r} is no reference to a message: {problem}.",
@@ -874,7 +874,7 @@ class EmittedBefore(MessageError):
 
 
 class AckersUnavailable(MessageError):
-    """The store of the ackers does not answer."""
+    """The store of the ackers does not respond."""
 
     template = (
         "The ackers at {where} cannot be reached: {reason}.",

@@ -1,7 +1,7 @@
 """Named points in the code at which a test, or the demo, kills, fails or pauses a process.
 
-Nothing happens unless the environment variable AIRFLOW_TX_FAILPOINTS is set. It contains rules, or `@FILE` with one
-rule in each line. The file is read at every hit, so a test can arm a point while processes run. A rule is
+Nothing happens unless the environment variable AIRFLOW_TX_FAILPOINTS is set. It contains rules, or `@FILE` for a file
+with one rule per line. The file is read on every hit, so a test can arm a point while processes run. A rule is
 
     NAME[:KEY=VALUE...]:ACTION:once=MARKER
 
@@ -35,7 +35,7 @@ class Rule:
     :param match: required keys and values of the context, as text.
     :param action: ``kill``, ``raise`` or ``pause``.
     :param marker: path of the file that the first hit creates.
-    :param until: path of the file for which a pause waits.
+    :param until: path of the file that a pause waits for.
     """
 
     name: str
@@ -85,13 +85,13 @@ class Rule:
         )
 
     def applies(self, name: str, context: dict[str, object]) -> bool:
-        """Whether this rule matches a hit of the failpoint `name` with this context."""
+        """Whether this rule matches a hit on the failpoint `name` with this context."""
         return name == self.name and all(
             str(context.get(key)) == value for key, value in self.match
         )
 
     def claim(self) -> bool:
-        """Create the marker file. Return False if an earlier hit, in any process, has created it."""
+        """Create the marker file. Return False if an earlier hit in any process has created it."""
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
@@ -115,7 +115,7 @@ def failpoint(name: str, **context: object) -> None:
     """Kill, fail or pause the process if a rule of AIRFLOW_TX_FAILPOINTS matches. Otherwise do nothing.
 
     :param name: name of the failpoint, such as `commit.before_mark`.
-    :param context: values that rules can match, such as topology, txid, attempt.
+    :param context: values that rules can match, such as the topology, txid and attempt.
     """
     setting = os.environ.get(VARIABLE)
     if not setting:

@@ -1,6 +1,6 @@
-"""A query that may take long, such as a query to a server that does not respond.
+"""A query that may take long, for example because a server does not respond.
 
-A separate thread runs it, so that no other work is delayed.
+It runs in a separate thread, and delays no other work.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _Question: TypeAlias = Callable[[], _Answer]
 
 
 class Inquiry(Generic[_Answer]):
-    """Runs a query repeatedly, one at a time, and stores the last answer. Its thread ends with the process.
+    """Runs a query repeatedly, one at a time, and stores the latest result. Its thread ends with the process.
 
-    :param name: name of the threads.
+    :param name: thread name.
     :param every: seconds between two queries.
-    :param patience: seconds to wait for the first answer.
+    :param patience: seconds to wait for the first result.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Inquiry(Generic[_Answer]):
         """The error of the last query, or None if it was answered."""
 
     def ask(self, prepare: Callable[[], _Question[_Answer]]) -> None:
-        """Query again, unless the last query is recent or its thread still waits for the answer.
+        """Query again, unless the last query is recent or its thread is still waiting for the result.
 
         :param prepare: function that prepares the query in the caller's thread. It is called only if a query is due.
         """
@@ -62,7 +62,7 @@ class Inquiry(Generic[_Answer]):
             self._patience = 0.0
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the last query. Return whether its thread has ended."""
+        """Wait for the result of the last query. Return whether its thread has ended."""
         thread = self._thread
         if thread is None:
             return True
@@ -71,7 +71,7 @@ class Inquiry(Generic[_Answer]):
 
     @property
     def age(self) -> float:
-        """Seconds since the last answered query began."""
+        """Seconds since the start of the last answered query."""
         return self._clock() - self._answer_of
 
     def _find_answer(self, question: _Question[_Answer], asked_at: float) -> None:

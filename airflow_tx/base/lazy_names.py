@@ -20,7 +20,7 @@ _NAME = re.compile(r"(\w+) as ")
 
 
 class LazyModule:
-    """A placeholder for a module that is slow to import. It imports the module when a function first uses it."""
+    """A placeholder for a module that is slow to import. The module is imported on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -37,7 +37,7 @@ def lazy_names(package: str, file: str) -> Lazy:
     """Create `__all__`, `__getattr__` and `__dir__` of a package from its imports for type checkers.
 
     :param file: path of the package's ``__init__.py``. Its first `if TYPE_CHECKING` block imports each public name from
-        its module. A second block imports the names that only other packages of the provider use. They are not in
+        its module. A second block imports names that only other packages of the provider use. They are not in
         `__all__`.
     """
     public, home = _homes(Path(file))
@@ -55,8 +55,7 @@ def lazy_names(package: str, file: str) -> Lazy:
 def _homes(file: Path) -> tuple[list[str], dict[str, str]]:
     """Return the public names of a package, and the module of each name.
 
-    This function parses lines, since a syntax tree takes ten times as long, and every import of a package runs this
-    function.
+    The function parses lines, since every package import runs it and a syntax tree takes ten times as long.
     """
     _, *blocks = file.read_text(encoding="utf-8").split(_BLOCK)
     homes = [

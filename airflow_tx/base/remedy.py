@@ -1,4 +1,4 @@
-"""Advice for people as data, which consists of words and commands, and the base class of errors with advice.
+"""User advice as words and commands, and the base class of errors with advice.
 
 Messages, buttons and commands to copy are created from this data.
 """
@@ -25,7 +25,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     :param verb: name of the subcommand, such as `replay` or `state rename`.
     :param topology: name of the topology, or "" if the command names no topology.
     :param arguments: arguments after the topology, such as txids.
-    :param options: options and their values, in order. The person replaces a word in capitals, or `...`.
+    :param options: options and their values, in order. Words in capitals, and `...`, are for the user to replace.
     """
 
     verb: str
@@ -36,7 +36,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     def __str__(self) -> str:
         """Format the command for a shell.
 
-        If an argument begins with a dash, `--` separates the options from the arguments.
+        If an argument starts with a dash, `--` separates the options from the arguments.
         """
         names = [shlex.quote(each) for each in (self.topology, *self.arguments) if each]
         options = [shlex.quote(each) for each in self.options]
@@ -65,7 +65,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
         return Command(self.verb, topology, tuple(arguments), tuple(_filled(self.options, fields)))
 
     def values(self, option: str) -> tuple[str, ...]:
-        """Return the values of an option, which end at the next option."""
+        """Return the values of an option, up to the next option."""
         if option not in self.options:
             return ()
         behind = self.options[self.options.index(option) + 1 :]
@@ -112,17 +112,17 @@ class Remedy:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """The commands of the remedy, in the order of the text."""
+        """The remedy's commands, in the order of the text."""
         return tuple(each for each in self.parts if isinstance(each, Command))
 
     def worded(self, change: Callable[[str], str]) -> Remedy:
-        """Return this remedy with `change` applied to its words, but not to its commands."""
+        """Return this remedy with `change` applied to its words, not to its commands."""
         return Remedy(
             tuple(each if isinstance(each, Command) else change(each) for each in self.parts)
         )
 
     def named(self, topology: str, name: str) -> Remedy:
-        """Replace the name of the topology in the commands with the name that the reader knows."""
+        """Replace the topology's name in the commands with the name that the reader knows."""
         return Remedy(
             tuple(
                 replace(each, topology=name)
@@ -133,14 +133,14 @@ class Remedy:
         )
 
     def as_stored(self) -> list[Any]:
-        """Convert the remedy to the form of records. Words become a text, and a command becomes a list."""
+        """Convert the remedy to its stored form. Words become text, and a command becomes a list."""
         return list(msgspec.to_builtins(self.parts))
 
     @staticmethod
     def behind(problem: str | None, remedy: Remedy | None = None, *, task: str = "") -> str:
-        """Join a problem and its remedy into one text for people.
+        """Join a problem and its remedy into one readable text.
 
-        :param task: name of the task with the problem, or "" if the problem belongs to no single task.
+        :param task: name of the task with the problem, or "" if the problem does not belong to a single task.
         """
         named = f"task {task}: {problem}" if task and problem else task and f"task {task}"
         return " ".join(filter(None, (named or problem, str(remedy or ""))))
@@ -159,9 +159,8 @@ class TxError(Exception):
 
     :param fields: values of the names in `template`. They become attributes.
     :cvar template: the problem, and then the remedy in words and commands, or the field `remedy`.
-    :cvar for_good: whether only a person can help, since a replay would fail in the same way.
-    :cvar of_values: whether the error refuses rows or values, which no repair changes. Such an error ends a
-        restatement.
+    :cvar for_good: whether a user must act, since a replay would fail in the same way.
+    :cvar of_values: whether the error is about rows or values, which a repair cannot change. It ends a restatement.
     """
 
     template: ClassVar[Template] = "{message}"
@@ -178,7 +177,7 @@ class TxError(Exception):
 
     @property
     def problem_text(self) -> str:
-        """The problem, which is the text without the advice."""
+        """The problem: the text without the advice."""
         return str(self._filled(self._parts[:1]))
 
     @property
@@ -197,10 +196,7 @@ class TxError(Exception):
 
     @property
     def repairable(self) -> bool:
-        """Whether a person, a repair or a recovered store can remove the cause of the error.
-
-        A restatement waits for this.
-        """
+        """Whether a user, a repair or a recovered store can remove the error's cause. A restatement waits for this."""
         return self.for_good and not self.of_values
 
     @property
@@ -213,7 +209,7 @@ class TxError(Exception):
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> TxError:
-        """Create the error from the result of `stored_fields`. Its remedy has commands again."""
+        """Create the error from the result of `stored_fields`. Its remedy contains commands again."""
         remedy = stored.get("remedy")
         read = {"remedy": Remedy.from_stored(remedy)} if isinstance(remedy, list) else {}
         return cls(**{**stored, **read})
@@ -226,7 +222,7 @@ class TxError(Exception):
 
 
 def _words(piece: str, fields: Mapping[str, Any]) -> Iterator[str | Command | Remedy]:
-    """Fill in the fields of a text. If a field is a remedy or a command, the result keeps it as an object."""
+    """Fill in the fields of a text. Remedies and commands remain objects in the result."""
     text = ""
     for literal, name, spec, conversion in Formatter().parse(piece):
         text += literal
@@ -247,7 +243,7 @@ def _filled(words: Sequence[str], fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shortened_reason(text: str, most: int = 200) -> str:
-    """Shorten a long error in its middle, since it begins with the failure and ends with the remedy.
+    """Shorten a long error in the middle, since it starts with the failure and ends with the remedy.
 
     :param most: maximum number of characters. The default applies to the errors of earlier attempts.
     """
@@ -259,7 +255,7 @@ def shortened_reason(text: str, most: int = 200) -> str:
     return f"{begin.rpartition(' ')[0] or begin}{gap}{end.partition(' ')[2] or end}"
 
 
-# Terminal colours, and all control characters except the end of a line.
+# Terminal colours, and all control characters except line ends.
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 

@@ -1,4 +1,4 @@
-"""The coordinator. It starts the runs of transactions, replays them, and works a lane, which needs no runs."""
+"""The coordinator, which starts and replays the runs of transactions, and works a lane that needs no runs."""
 
 from __future__ import annotations
 

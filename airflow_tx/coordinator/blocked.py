@@ -33,7 +33,7 @@ class BlockedOperator(RetriedOperator):
         self.transaction = transaction
 
     def execute(self, context: Context) -> None:
-        """Fail if the ledger says that the topology is blocked. Otherwise succeed.
+        """Fail if the ledger marks the topology as blocked. Otherwise, succeed.
 
         :raises AirflowFailException: the topology is blocked for the reason that started this run.
         """

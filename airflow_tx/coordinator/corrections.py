@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class CorrectionWatch:
-    """Compares the upstream transactions that a topology has read with the upstream transactions that count now.
+    """Compares the upstream transactions that a topology has read with the ones that count now.
 
     :param source: the source of the downstream topology.
     """
@@ -55,9 +55,8 @@ class CorrectionWatch:
         self._said = problem
 
     def read(self, ledger: ReadOnlyLedger) -> Corrections | None:
-        """Compare the two ledgers.
-
-        Return None if there is no upstream topology, or no batch has an upstream transaction.
+        """Compare the two ledgers. Return None without an upstream topology, or if no batch has an upstream
+        transaction.
 
         :raises TxError: a restored backup lacks transactions of the upstream topology, or its ledger cannot be read.
         """

@@ -1,4 +1,4 @@
-"""`coordinator_dag`: the DAG that starts and replays the runs of another DAG automatically."""
+"""`coordinator_dag`: the DAG that automatically starts and replays the runs of another DAG."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 # The task has no end, and each kill counts as a retry.
 RETRIES = 100_000
-# Seconds without an event after which the coordinator reads the DAG file again. The file may have
-# changed.
+# The seconds without an event after which the coordinator reads the DAG file again, since it may
+# have changed.
 REFRESH = 600.0
 # The older run ends when no action is due. The next run has the newest version of the DAG.
 LONGEST_RUN = timedelta(days=1)
@@ -81,7 +81,7 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
         self.go_on(context)
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
-        """Work until no action is due. Then defer. Airflow calls this method again when the trigger fires."""
+        """Work until no action is due, and then defer. Airflow calls this method again when the trigger fires."""
         from airflow_tx.coordinator.worker import Coordination
 
         event = {"refresh": False, **(event or {})}
@@ -191,7 +191,7 @@ def known(event: Mapping[str, Any]) -> CoordinatorMemory:
 
     memory = CoordinatorMemory.from_json(event.get("memory"))
     # The trigger has found rows. Without this call, the task would wait until the next query of the
-    # source, and could defer before.
+    # source, and could defer before that.
     return memory.answered(0.0) if "Allocate" in event.get("due", ()) else memory
 
 
@@ -204,7 +204,7 @@ def _given(value: Any, default: Any) -> Any:
 
 log = logging.getLogger(__name__)
 
-# Airflow requires a start date for @continuous. It can be any date in the past.
+# Airflow requires a start date for @continuous, which can be any date in the past.
 _EVER = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
@@ -331,10 +331,7 @@ def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
 
 
 def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | None, str]:
-    """Return the plan of the lane and a note for the description of the DAG.
-
-    The plan is None if the DAG has no lane.
-    """
+    """Return the plan of the lane, or None if the DAG has no lane, and a note for the DAG's description."""
     if not wanted:
         return None, ""
     try:

@@ -1,7 +1,7 @@
 """The lane. The coordinator processes and commits transactions itself. If a transaction fails, it becomes a run.
 
-A lane may be killed at any line, continue late, or exist twice. The ledger treats a lane like a run, with the same
-steps, tokens and fences.
+A lane may be killed at any line of its code, continue late, or exist twice. The ledger treats a lane like a run, with
+the same steps, tokens and fences.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LaneWindow:
             self._open.add(txid)
 
     def drop(self, txid: int) -> None:
-        """Remove a transaction that is final or leaves the lane."""
+        """Remove a transaction that is final or has left the lane."""
         with self.changed:
             self._open.discard(txid)
             self.changed.notify_all()
@@ -146,18 +146,19 @@ class LaneWindow:
 # --- lane ---------------------------------------------------------------------------------------------------------
 
 
-# Seconds after which a lane ends. The next lane imports the current modules of the DAG file.
+# The seconds after which a lane ends, so that the next one imports the current modules of the DAG
+# file.
 STINT = 600.0
-# If this number of transactions in a row have left the lane, new transactions become runs.
+# If this many transactions in a row have left the lane, new transactions become runs.
 LEFT_IN_A_ROW = 3
-# Number of commits between two deletions of old data.
+# The number of commits between two deletions of old data.
 CLEAN_EVERY = 50
 _POLL = 0.5
 _JOIN = 30.0
 
 
 class TurnNotReached(TxError):
-    """A transaction of a lane has waited too long for an earlier transaction outside of the lane."""
+    """A transaction of a lane has waited too long for an earlier transaction outside the lane."""
 
     template = "it did not get the turn within {seconds:g} s, because transaction {current} has it"
 
@@ -185,7 +186,7 @@ class AnyLane(ABC):
     @property
     @abstractmethod
     def rests(self) -> bool:
-        """Return whether the lane begins no more transactions, because its last transactions have all left it."""
+        """Return whether the lane begins no more transactions because its last ones have all left it."""
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[None]:
@@ -200,13 +201,13 @@ class AnyLane(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Wait until a transaction becomes final or leaves the lane. Wait no longer than this number of seconds."""
+        """Wait until a transaction becomes final or leaves the lane, but no longer than this number of seconds."""
 
     @abstractmethod
     def work(self, seconds: float) -> Begun | NoData | WindowFull:
         """Begin and process transactions for some seconds, while the source has rows.
 
-        Return the last answer of the ledger.
+        Return the ledger's last response.
 
         :raises Refused, SourceError, ConfigError: the lane could not begin a transaction.
         :raises StoreError: the ledger cannot be reached.
@@ -264,7 +265,7 @@ class Lane(AnyLane):
         self._log = log
         self._patience = patience
         self._clock = clock
-        # Both threads share the ledger object, so that no thread reads what the other has written.
+        # Both threads share the ledger object, so that neither reads what the other has written.
         self._ledger = plan.spec.ledger(store)
         self._window = LaneWindow()
         self._applications = LaneApplications(plan.dag_file, self._window.changed, log)
@@ -298,10 +299,7 @@ class Lane(AnyLane):
                 committer.join(_JOIN)
 
     def _rehearsal_dir(self) -> TryDir:
-        """Return a new folder for a rehearsal.
-
-        A rehearsal removes its folder itself, since no commit would remove it.
-        """
+        """Return a new folder for a rehearsal, which removes the folder itself, since no commit would."""
         task = TaskTry("rehearsal", -1, uuid.uuid4().hex)
         return self._spec.staging().try_dir(self._spec.topology, TransactionAttempt(0, 1), task)
 
@@ -426,13 +424,13 @@ class Lane(AnyLane):
             self._window.drop(begun.txid)
 
     def _commit(self, own: LaneCommit) -> None:
-        """Commit a transaction after the earlier transactions outside of the lane have become final.
+        """Commit a transaction after all earlier transactions outside the lane have become final.
 
         :raises TurnNotReached: an earlier transaction did not become final in time.
         """
         if own.commit_granted():
             return
-        own.complete()  # Note that the transaction is processed, for later committers.
+        own.complete()  # Record that the transaction is processed, for later committers.
         self._await_turn(own.begun.txid)
         line = commit_in_turn(own, self._store, patience=self._patience)
         if line is not None:

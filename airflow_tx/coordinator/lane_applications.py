@@ -1,7 +1,7 @@
 """Run the applications of a lane. Each has a thread and a Spark session, so that the lane does not wait for it.
 
-A session is used again if its last application has left no changes in it. For a new session, a server compiles all code
-again. A session runs one batch at a time. A lane prepares sessions before it has a batch.
+A session is used again if its last application has left no changes in it. In a new session, the server compiles all
+code again. A session runs one batch at a time. A lane prepares sessions before it has a batch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from airflow_tx.outputs import Descriptor, Manifest, TryDir
     from airflow_tx.spark import BatchApp, ConnectApplication
 
-# Seconds that a lane waits at its end until its sessions have ended on their servers.
+# The seconds that a lane waits at its end for its sessions to end on their servers.
 _PATIENCE = 5.0
 _TAG = "airflow_tx lane"
-# Number of sessions to prepare at the same time. More sessions would compete for the processors.
+# The number of sessions to prepare at the same time. More would compete for the processors.
 _PREPARED = 4
-# Seconds before a rehearsal begins. If a batch arrives in this time, the batch compiles the same
-# code as the rehearsal.
+# The seconds before a rehearsal starts. A batch that arrives in this time compiles the same code as
+# the rehearsal.
 _FIRST_LOOK = 1.0
 # Maximum number of seconds that other batches wait for the first batch on a server. The first batch
 # compiles the code for all batches.
@@ -42,7 +42,7 @@ _HEAD_START = 60.0
 
 
 class LaneApplications:
-    """Runs the applications of a lane. The file of each application is executed once.
+    """Runs the applications of a lane. Each application's file is executed once.
 
     :param dag_file: the path of the DAG file. Applications can import modules from its folder.
     :param ended: a condition that is notified when an application has ended.
@@ -114,7 +114,7 @@ class LaneApplications:
         """Interrupt running applications, and end all sessions."""
         with self._lock:
             threads = [thread.end() for thread in self._open]
-        # From this point, no thread begins another batch.
+        # From here on, no thread starts another batch.
         for thread in threads:
             thread.start()
         until = time.monotonic() + _PATIENCE
@@ -126,7 +126,7 @@ class LaneApplications:
     def prepare_in(
         self, thread: _SessionThread, session: SparkSession, preparation: _Preparation
     ) -> None:
-        """Load the applications, and do the rehearsal of this session, if it has one. Skip both if there is a batch.
+        """Load the applications, and do the rehearsal of this session, if it has one. Skip both if a batch is waiting.
 
         :raises Exception, SystemExit: the error that the file of an application raises.
         """
@@ -141,7 +141,7 @@ class LaneApplications:
             self._head_start(thread.conn_id, 0.0).set()
         with self._lock:
             idle = self._idle[thread.conn_id]
-            # `start` takes the last thread of the list. Prefer this thread to threads that are not
+            # `start` takes the last thread in the list. Prefer this one to threads that are not
             # ready.
             if thread in idle:
                 idle.remove(thread)
@@ -175,7 +175,7 @@ class LaneApplications:
         from airflow_tx.spark import process
 
         application = run.task.operator.found_from(self._dag_file, run.arguments)
-        # The wait takes at most half of the time that is left for the batch.
+        # The wait takes at most half of the batch's remaining time.
         left = run.deadline - time.monotonic()
         warm = self._head_start(run.task.operator.conn_id, min(_HEAD_START, left / 2))
         try:
@@ -192,7 +192,7 @@ class LaneApplications:
         *,
         traces: bool,
     ) -> None:
-        """Store the outcome of an execution. Keep the session for the next batch, or drop the session.
+        """Store the outcome of an execution. Keep the session for the next batch, or drop it.
 
         :param outcome: the manifest of the output, or the error.
         :param traces: whether the application has left changes in its session.
@@ -204,7 +204,7 @@ class LaneApplications:
                 idle.append(thread)
             else:
                 # The application may have failed because its server has ended. Then the idle
-                # sessions are also lost.
+                # sessions are lost, too.
                 dropped = [thread, *(idle if failed else ())]
                 self._idle[thread.conn_id] = [each for each in idle if each not in dropped]
                 for each in dropped:
@@ -242,7 +242,7 @@ class ApplicationRun:
 
     :param limit: the time limit of the application.
     :param thread: the thread that runs the application.
-    :ivar outcome: the manifest of the output, or the error, or None until the application has ended.
+    :ivar outcome: the manifest of the output or the error, or None until the application has ended.
     """
 
     def __init__(
@@ -364,10 +364,7 @@ class _SessionThread(threading.Thread):
         return False
 
     def end(self) -> threading.Thread:
-        """Refuse further batches.
-
-        Return a thread that ends the session on the server, since the server may not answer.
-        """
+        """Refuse further batches. Return a thread that ends the session on the server, which may not respond."""
         with self._state:
             self._ending = True
         self.runs.put(None)

@@ -1,4 +1,4 @@
-"""Decide whether a topology can use a lane, and plan its tasks. This is done when the DAG is parsed, without I/O."""
+"""Decide whether a topology can use a lane, and plan its tasks. This happens when the DAG is parsed, without I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GoesByRuns(TxError):
-    """A topology cannot use a lane, so its transactions are runs."""
+    """A topology that cannot use a lane, so its transactions are runs."""
 
     template = "Topology {topology!r} uses runs instead of a lane: {reason}."
 
@@ -91,7 +91,7 @@ class LanePlan:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Return the files whose code a lane executes: the DAG file, and each file of an application that exists."""
+        """Return the files whose code a lane executes: the DAG file, and each existing application file."""
         found = [self.dag_file]
         for task in self.applications:
             with suppress(ConfigError):  # The transactions of the topology will report the error.
@@ -112,7 +112,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 
     If each run has a data interval, the lane takes the next interval of the schedule.
 
-    :raises GoesByRuns: a task or the topology needs runs. The error gives the reason.
+    :raises GoesByRuns: a task or the topology needs runs. The error names the reason.
     """
     spec = _by_schedule(spec, dag)
     tasks: Mapping[str, Any] = dag.task_dict
@@ -131,7 +131,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 
 
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
-    """Return the spec with a source that takes the data intervals from the schedule of the DAG, if this is possible."""
+    """Return the spec with a source that takes its data intervals from the DAG's schedule, if possible."""
     dated = _can_omit_runs(spec)
     by_runs = compat.is_airflow_3_2() or not dag.timetable.can_be_scheduled
     if dated is None or not dated.in_order or by_runs:

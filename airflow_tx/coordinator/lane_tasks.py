@@ -1,4 +1,4 @@
-"""Run the tasks of a transaction one after the other in the process of a lane. Then commit the transaction."""
+"""Run the tasks of a transaction one after the other in the process of a lane, then commit the transaction."""
 
 from __future__ import annotations
 
@@ -47,14 +47,13 @@ if TYPE_CHECKING:
 
 
 # --- lane commit --------------------------------------------------------------------------------------------------
-# The commit of a transaction in a lane. If no other step can run between two steps, they run in one
-# multi.
+# The commit of a transaction in a lane. Steps run in one multi if no other step can run in between.
 
 
 UNSETTLED_PAUSE = 1.0
-"""Seconds until the lane calls a task again whose rows are not settled."""
+"""The seconds until the lane calls a task again whose rows are not settled."""
 PROGRESS_EVERY = 5.0
-"""Seconds between two log lines of a lane about its progress."""
+"""The seconds between two log lines about a lane's progress."""
 
 
 class LaneOutputs:
@@ -98,7 +97,7 @@ class LaneProgress:
         self._said = (0, clock())
 
     def note(self, begun: Begun) -> None:
-        """Count a committed transaction. Log the progress if a line is due."""
+        """Count a committed transaction. Log the progress if a log line is due."""
         self.committed += 1
         said, at = self._said
         count = self.committed - said
@@ -111,7 +110,7 @@ class LaneProgress:
 
 @dataclass
 class LaneTurn:
-    """The lane's own record of the turn. With this record, the lane need not read the turn from the ledger.
+    """The lane's own record of the turn, which saves reading the turn from the ledger.
 
     :param txid: a txid that has the turn, or had it before.
     :param waiting: commits of processed transactions by txid, until the committing thread takes them.
@@ -125,8 +124,8 @@ class LaneCommit(Commit):
     """The commit of a transaction in a lane. If possible, its steps run in one multi with the steps before and after.
 
     The commit takes its turn in one multi with the ack of its last task, or with the mark of the previous transaction.
-    It is the one of these two steps that runs later. The commit does not log its progress and deletes no data, since
-    the lane does both.
+    It uses the later of these two steps. The commit does not log its progress and deletes no data, since the lane does
+    both.
 
     :param outputs: the results of the transaction's tasks.
     :param turn: the lane's record of the turn.
@@ -177,7 +176,7 @@ class LaneCommit(Commit):
     # --- its steps --------------------------------------------------------------------------------------------------
 
     def note_processed(self, ack: BoundStep[Done]) -> None:
-        """Run the ack of the last task in one multi with the steps that become possible by it."""
+        """Run the ack of the last task in one multi with the steps that it makes possible."""
         states = self.instance_states(self.spec.tasks, self.spec.mapped)
         noted = self.ledger.joined(ack, lambda _: self.processed_step(states))
 
@@ -206,7 +205,7 @@ class LaneCommit(Commit):
         return self.acquire_step() if self.prepare_ahead() else None
 
     def prepare_ahead(self) -> bool:
-        """Prepare the commit in the thread of the tasks, while the other thread may commit an earlier transaction.
+        """Prepare the commit in the thread of the tasks. The other thread may be committing an earlier transaction.
 
         :return: whether the commit is prepared.
         """
@@ -230,7 +229,7 @@ class LaneCommit(Commit):
     def mark(self, step: BoundStep[Committed]) -> Committed:
         """Mark the transaction as committed.
 
-        If the next transaction waits for its turn, it takes the turn in the same multi.
+        If the next one is waiting for its turn, it takes the turn in the same multi.
         """
         following = self._turn.waiting.get(self.begun.txid + 1)
         if following is None:
@@ -361,7 +360,7 @@ class LaneTransaction:
     def _settling(self, task: LaneTask | LaneApplication) -> Iterator[None]:
         """Schedule another call of the current task if the rows of its `with` block are not settled.
 
-        :raises TxError: the transaction needs another attempt, or a person.
+        :raises TxError: the transaction needs another attempt, or a user must act.
         """
         try:
             yield
@@ -374,7 +373,7 @@ class LaneTransaction:
             self.again_at = time.monotonic() + UNSETTLED_PAUSE
 
     def fail(self, reason: str, refusal: TxError | None = None) -> str:
-        """Note in the ledger that the current task has failed. Return the reason with the name of the task.
+        """Record in the ledger that the current task has failed. Return the reason with the name of the task.
 
         :param refusal: the error if it is a `TxError`, or None for an error of another kind.
         :raises Refused: another attempt has replaced this one.
@@ -398,7 +397,7 @@ class LaneTransaction:
         return self._current
 
     def _ack(self, ack: BoundStep[Done]) -> None:
-        """Run an ack in one multi with the start of the next task or with the steps of the commit."""
+        """Run an ack in one multi with the start of the next task, or with the steps of the commit."""
         if self._left:
             task = TaskTry(self._left[0].task_id, -1, self.task_try)
             start = self._ledger.start.bind(self.begun.attempt, task, is_current=lambda: False)
@@ -470,10 +469,7 @@ class LaneTransaction:
         self._current = None
 
     def _dates(self) -> dict[str, Any]:
-        """Return the dates in a run's context for the data interval of the batch.
-
-        Return {} if the batch has no data interval.
-        """
+        """Return the dates in a run's context for the batch's data interval, or {} if it has none."""
         dated = self._plan.spec.source.dated
         return (
             {} if dated is None else compat.interval_context(*dated.interval(self.begun.metadata))

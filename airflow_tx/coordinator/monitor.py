@@ -1,4 +1,4 @@
-"""The metrics and the alerts of the coordinator. It sends the metrics of its topology, and raises its alerts."""
+"""The metrics and the alerts of the coordinator's topology."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Monitor:
         )
 
     def observe(self, store: Store, look: LedgerSnapshot) -> list[AlarmChange]:
-        """Send the metrics that are due. Return the alerts to raise and the alerts to end."""
+        """Send the metrics that are due. Return the alerts to raise and those to end."""
         if not look.exists:
             return []
         lag = self._lag(store)
@@ -102,7 +102,7 @@ class Monitor:
         return noted_corrections(ledger, ledger.noted_behind())
 
     def _send_acker_load(self, store: Store, look: LedgerSnapshot) -> None:
-        """Send the load that the ackers have returned last, and query the ackers again."""
+        """Send the load that the ackers returned last, and query them again."""
         if self._ackers is None or not compat.sends_metrics():
             return
         watch = self._acker_watch
@@ -137,7 +137,7 @@ class BlockedRun:
     dag_id: str
 
     def start(self, alarm: Alarm) -> AlarmNote:
-        """Start the run. Return its note, which `end` needs."""
+        """Start the run, and return its note, which `end` needs."""
         run_id = f"blocked-{alarm.of}"
         compat.start_run(self.dag_id, run_id, conf={"of": alarm.of}, dated=True)
         return AlarmNote(alarm.of, dag_id=self.dag_id, run_id=run_id)
@@ -175,8 +175,8 @@ class CoordinatorAlarms:
     def step(self, look: LedgerSnapshot) -> None:
         """Raise the alerts that are due, and end the alerts whose cause is gone."""
         for change in self._monitor.observe(self._ledger.store, look):
-            # Change the run first, since it is safe to do this twice. If the process is killed
-            # between the two steps, another process clears a failed run.
+            # Change the run first, since repeating this is safe. If the process is killed between
+            # the two steps, another process clears a failed run.
             shown = self._show(change)
             raise_alarm(
                 self._spec.callbacks, self._ledger, change, self._context, self._log, shown=shown

@@ -1,7 +1,7 @@
 """Plan the coordinator's next actions from the ledger and the states of runs; pure. Source: protocol.md §§5, 6.
 
-The records decide which transactions are replayed, and the end of a run does not. The coordinator replays each open
-transaction that has no queued or running run.
+The records, not the ends of runs, decide which transactions are replayed. The coordinator replays each open transaction
+that has no queued or running run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _now() -> datetime:
 
 
 class SnapshotReader:
-    """Reads a topology again and again. Records that never change are read only once.
+    """Reads a topology repeatedly, but records that never change only once.
 
     :param shows: whether the ledger shows that a committer holds the turn. A single committer is shown, and a commit
         phase is not.
@@ -81,11 +81,11 @@ class SnapshotReader:
         self._paths = paths
         self._now = now
         self._ledger = LedgerReader(store, paths)
-        # The last allocated txid, and the position after it if this transaction is final.
+        # The last assigned txid, and the position after it if this transaction is final.
         self._next: tuple[int, Any] | None = None
 
     def look(self) -> LedgerSnapshot | None:
-        """Return a reading of the ledger. Return None if a transaction became final during the reading.
+        """Return a reading of the ledger, or None if a transaction became final during the reading.
 
         :raises UnreadableRecord: a record is damaged or missing.
         """
@@ -108,7 +108,7 @@ class SnapshotReader:
     def next_position(self, look: LedgerSnapshot) -> Any:
         """Return the position where the next batch begins, in the same way as `begin`.
 
-        Skip losses that a person has accepted.
+        Skip losses that a user has accepted.
 
         :raises UnreadableRecord: a record is damaged, or has changed during the reading.
         """
@@ -135,18 +135,18 @@ class SnapshotReader:
 # --- diagnosis ----------------------------------------------------------------------------------------------------
 # This section finds the problem of each open transaction, and how long it has lasted. It is pure.
 # Source: protocol.md §§5, 6. It reads no clock. The coordinator stores ages, and passes them from
-# one process to the next as plain JSON. So a jump of the wall clock causes no replay.
+# one process to the next as plain JSON. A jump of the wall clock therefore causes no replay.
 
 
 RunStates = Mapping[str, "str | None"]
 """The state of each run, by run_id. It is None if the run does not exist. A run with an unknown state has no entry."""
 
 LONGEST_BACKOFF = 600.0
-# Seconds after which a requested replay counts as forgotten. If no attempt has begun, the process
-# that requested it was killed.
+# The seconds after which a requested replay counts as forgotten. If no attempt has started, the
+# process that requested it was killed.
 FORGOTTEN = 60.0
-# Seconds for which a committer may be missing in the ledger, when it has just taken the turn or
-# returns it.
+# The seconds for which a committer may be missing in the ledger just after it has taken the turn,
+# or while it returns it.
 SUSPICION = 3.0
 _INCOMPLETE = (Phase.PROCESSING, Phase.FAILED)
 
@@ -159,8 +159,8 @@ class Rules:
     :param max_replays: the maximum number of automatic replays in a row.
     :param backoff: seconds before the first replay.
     :param message_timeout: the longest time that the processing of an attempt may take.
-    :param silence: seconds after which a committer counts as dead if it runs according to Airflow, but is not in the
-        ledger. If Airflow retries the committer, its state changes within this time.
+    :param silence: the seconds after which a committer counts as dead if Airflow lists it as running, but it is not in
+        the ledger. If Airflow retries the committer, its state changes within this time.
     :param lane: whether a lane begins transactions. It begins no transaction while a run restates one.
     """
 
@@ -172,7 +172,7 @@ class Rules:
     lane: bool = False
 
     def wait(self, times: int) -> float:
-        """Return the number of seconds to wait after this number of tries in a row."""
+        """Return the seconds to wait after this number of tries in a row."""
         return min(self.backoff * 2.0 ** min(times, 20), LONGEST_BACKOFF)
 
 
@@ -202,7 +202,7 @@ class Health:
     """Facts about one open transaction.
 
     :param op: the `op` in the record of the transaction.
-    :param lasts: seconds for which the finding has not changed.
+    :param lasts: the seconds since the finding last changed.
     :param working: seconds since the attempt began.
     :param tries: the number of starts in a row without success.
     :param blocked: whether the coordinator has stopped replaying this attempt.
@@ -219,7 +219,7 @@ class Health:
 
 @dataclass(frozen=True)
 class CoordinatorMemory:
-    """The memory of the coordinator. If it is lost, only the waits begin again.
+    """The memory of the coordinator. If it is lost, only the waits start over.
 
     :param health: the facts about the open transactions, by txid.
     :param source_wait: seconds until the coordinator may query the source again.
@@ -231,10 +231,7 @@ class CoordinatorMemory:
     source_failures: int = 0
 
     def tried(self, txid: int) -> CoordinatorMemory:
-        """Return the facts after a start of the run, which may have failed.
-
-        The wait before the next start is longer.
-        """
+        """Return the facts after a start of the run, which may have failed. The next wait is longer."""
         one = self.health.get(txid)
         return (
             self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
@@ -250,14 +247,11 @@ class CoordinatorMemory:
         )
 
     def answered(self, wait: float) -> CoordinatorMemory:
-        """Return the memory after an answer of the source.
-
-        The coordinator queries the source again after `wait` seconds.
-        """
+        """Return the memory after a response of the source, which is queried again after `wait` seconds."""
         return replace(self, source_wait=wait, source_failures=0)
 
     def failed(self, poll: float, longest: float = FORGOTTEN) -> CoordinatorMemory:
-        """Return the memory after a failure of the source. The wait before the next query is doubled."""
+        """Return the memory after a failure of the source. The wait before the next query doubles."""
         wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
         return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
 
@@ -313,7 +307,7 @@ def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> H
     if before is None or before.attempt != record.attempt:
         age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
         working = min(max(age, 0.0), case.rules.message_timeout)
-        # A new attempt keeps the number of tries. The number is set to 0 when all tasks have acked.
+        # A new attempt keeps the number of tries, which is reset when all tasks have acked.
         one = Health(
             record.attempt, record.op, working=working, tries=before.tries if before else 0
         )
@@ -440,7 +434,7 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
 
 
 def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | None:
-    """Return how many seconds a finding must last before the coordinator acts. Return None if it does not act."""
+    """Return how many seconds a finding must last before the coordinator acts, or None if it does not act."""
     again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
     if one.finding is Finding.ENDED and one.blocked:
         return 0.0
@@ -471,7 +465,7 @@ def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | N
 
 @dataclass(frozen=True)
 class Allocate:
-    """Let the source decide another transaction, and create its run."""
+    """Let the source decide another batch, and create a run for it."""
 
 
 @dataclass(frozen=True)
@@ -503,19 +497,19 @@ class Replay:
 
 @dataclass(frozen=True)
 class RestartDead(Replay):
-    """Replay a run that is running according to Airflow, although its committer is dead."""
+    """Replay a run that Airflow lists as running although its committer is dead."""
 
 
 @dataclass(frozen=True)
 class Examine:
-    """Query Airflow whether the committer of a transaction runs. Only the task can do this, and not the trigger."""
+    """Ask Airflow whether a transaction's committer is running. Only the task can do this, not the trigger."""
 
     txid: int
 
 
 @dataclass(frozen=True)
 class Restate:
-    """Start a run that restates a committed transaction. A person has requested the restatement."""
+    """Start a run that restates a committed transaction, as requested by a user."""
 
     txid: int
     run_id: str
@@ -524,7 +518,7 @@ class Restate:
 
 @dataclass(frozen=True)
 class Return:
-    """Start a run again that has yielded.
+    """Restart a run that has yielded.
 
     :param txid: the transaction of the run, or None if the run has no transaction yet.
     """
@@ -535,14 +529,14 @@ class Return:
 
 @dataclass(frozen=True)
 class CameBack:
-    """Note that a run that had yielded no longer needs to be started again."""
+    """Record that a run that had yielded no longer needs to be started again."""
 
     run_id: str
 
 
 @dataclass(frozen=True)
 class Unblock:
-    """Remove the block mark of a transaction after a person has acted."""
+    """Remove the block mark of a transaction after a user has acted."""
 
     txid: int
 
@@ -603,7 +597,7 @@ def plan(
     for wish in look.wishes:
         health[wish.txid] = _wanted(memory.health.get(wish.txid), elapsed)
     actions += _restatements(look, states, rules, health)
-    # A run that is about to restate a transaction counts for `max_pending`. A lane begins no
+    # A run that is about to restate a transaction counts towards `max_pending`. A lane begins no
     # transaction while such a run is open.
     waiting = sum(states.get(wish.run_id) in LIVE_RUN_STATES for wish in look.wishes)
     held_up = rules.lane and (look.restates or waiting > 0)
@@ -641,7 +635,7 @@ def _wanted(before: Health | None, elapsed: float) -> Health:
 def _restatements(
     look: LedgerSnapshot, states: RunStates, rules: Rules, health: Mapping[int, Health]
 ) -> Iterable[Action]:
-    """Start the runs of requested restatements. If a run does not begin, it is started again after increasing waits."""
+    """Start the runs of requested restatements. A run that does not begin is started again after increasing waits."""
     limit = most_restated(rules.max_pending)
     for wish in wishes_to_start(look.wishes, look.opened, states, limit=limit):
         one = health[wish.txid]

@@ -33,8 +33,8 @@ from airflow_tx.transaction import AlarmLimits, AlarmTopology, has_batch
 from airflow_tx.triggers import LedgerTrigger, until
 
 _ASKING = "airflow_tx-source"
-# The maximum share of a processor core for queries to one source. The pause between two queries
-# also has a limit.
+# The maximum share of a processor core for queries of one source. The pause between two queries is
+# limited, too.
 _SHARE = 0.005
 _LONGEST_PAUSE = 5.0
 # Seconds between two wake-ups of the task if the triggerer cannot create the source.
@@ -45,19 +45,16 @@ _DAMAGED = 30.0
 
 @cache
 def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
-    """Return the thread that queries the source of one topology.
-
-    If the source hangs, other topologies are not delayed.
-    """
+    """Return the thread that queries one topology's source. A source that hangs does not delay other topologies."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_ASKING}-{paths.topology}")
 
 
 @dataclass(frozen=True)
 class SourceAnswer:
-    """The answer of a source.
+    """The response of a source.
 
     :param ready: whether the source has rows.
-    :param cost: the processor time of the query, in seconds.
+    :param cost: the CPU time of the query, in seconds.
     :param error: the message of the error, or None if there was no error.
     """
 
@@ -78,7 +75,7 @@ class CoordinatorTrigger(LedgerTrigger):
     :param shows: whether the ledger shows that a committer holds the turn.
     :param limits: fields of `AlarmLimits`.
     :param messages: whether tasks of the topology emit messages that ackers track.
-    :param acker_store: the connection id of these ackers, or None if they are beside the ledger.
+    :param acker_store: the connection id of these ackers, or None if they are next to the ledger.
     """
 
     dag_id: str
@@ -156,8 +153,7 @@ class _Watch:
             ready=ready,
             corrected=found["corrected"],
         )
-        # If the source was queried in this step, its answer has set a new time to wait. Keep this
-        # time.
+        # If the source was queried in this step, its response has set a new time to wait. Keep it.
         after = replace(self.memory, health=planned.memory.health)
         self.memory = planned.memory if waiting else after
         return [*(type(action).__name__ for action in planned.actions), *found["alarms"]]
@@ -182,7 +178,7 @@ class _Watch:
             raise
 
     def _is_corrected(self, store: Store, look: LedgerSnapshot) -> bool:
-        """Return whether corrections need an action. Return False if the triggerer cannot create the source."""
+        """Return whether corrections need an action, or False if the triggerer cannot create the source."""
         if self._corrections is None:
             with suppress(Exception):
                 self._corrections = CorrectionWatch(self._made())
@@ -191,7 +187,10 @@ class _Watch:
         )
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:
-        """Return the states of the runs. They are read every few seconds. Between two readings, the result is empty."""
+        """Return the states of the runs, which are read every few seconds.
+
+        Between two readings, the result is empty.
+        """
         now = time.monotonic()
         if not look.run_ids or now - self._asked_at < STATES_EVERY:
             return {}
@@ -201,7 +200,7 @@ class _Watch:
     # --- the source
 
     async def _ready(self, look: LedgerSnapshot, position: Any) -> bool:
-        """Return whether the source has rows. If only the task can query the source, return True."""
+        """Return whether the source has rows, or True if only the task can query it."""
         poll = self._trigger.poll
         try:
             source = self._made()
@@ -218,7 +217,7 @@ class _Watch:
             self._question = asyncio.get_running_loop().run_in_executor(thread, question)
         answered, _ = await asyncio.wait([self._question], timeout=poll)
         if not answered:
-            return False  # Replays do not wait for the answer of the source.
+            return False  # Replays do not wait for the source's response.
         answer = self._question.result()
         self._question = None
         if answer.error is not None:
@@ -252,7 +251,7 @@ class _Watch:
 
 
 def _is_heard(record: logging.LogRecord) -> bool:
-    """Drop the log lines of a source, since the trigger queries it about once a second."""
+    """Drop the log lines of a source, which the trigger queries about once a second."""
     return not (record.threadName or "").startswith(_ASKING)
 
 

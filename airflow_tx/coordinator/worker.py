@@ -1,6 +1,6 @@
 """The work of the coordinator in its worker. It plans, and executes the plan. Source: protocol.md §6.
 
-You may kill it at any line. All begun work is in the ledger, and the next reading finds it.
+It can be killed at any line, since all started work is in the ledger, where the next reading finds it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.transaction import TaskRuns, TransactionSpec, allocate, follow
 
-# Seconds that the coordinator defers while the DAG of the topology, or its own DAG, is paused.
+# The seconds that the coordinator defers while the DAG of the topology, or its own, is paused.
 PAUSED = 60.0
 # Seconds between two queries of the states of runs.
 STATES_EVERY = 3.0
@@ -140,7 +140,7 @@ class Coordination:
     def work_until_idle(self) -> float:
         """Plan and act until the coordinator has been idle for `linger` seconds.
 
-        :return: seconds that the trigger may wait before it reads for the first time.
+        :return: the seconds that the trigger may wait before its first reading.
         :raises StoreError: the ledger cannot be reached, or cannot be read.
         """
         idle_since = self._clock()
@@ -215,18 +215,18 @@ class Coordination:
         return found
 
     def _until_turn_moves(self, seconds: float) -> None:
-        """Wait until a transaction commits, since another transaction may then begin."""
+        """Wait until a transaction commits, since another one may then begin."""
         reads = ReadOnlyLedger(self._store, self.spec.paths)
         watched = self.spec.source.watched(self.spec.paths.root)
         with self._store.watch(self.spec.paths.current, *watched) as watch:
             # The watch does not report a change that happened before it was set.
             moved = reads.current() != self._turn or watch.wait(seconds)
         if moved and watched:
-            # An upstream commit may have given the source rows.
+            # An upstream commit may have added rows to the source.
             self.memory = self.memory.answered(0.0)
 
     def _goes_well(self) -> bool:
-        """Return whether a recent reading was made, and the lane has since begun a transaction and lost none."""
+        """Return whether the last reading is recent, and the lane has since begun a transaction and lost none."""
         lane = self._lane
         return (
             self._flows
@@ -255,9 +255,9 @@ class Coordination:
         return found.wait is not None and found.wait < max(self.pace.hold, self.pace.rules.silence)
 
     def _busy(self, look: LedgerSnapshot) -> bool | None:
-        """Return whether the committer is running according to Airflow, and no other task of its run is live.
+        """Return whether Airflow lists the committer as running, and no other task of its run is live.
 
-        Return None if the coordinator has no reason to query Airflow.
+        Return None if the coordinator has no reason to ask Airflow.
         """
         record = look.opened.get(look.current)
         if record is None or look.owner is not False:
@@ -269,7 +269,7 @@ class Coordination:
         return live == {"running"}
 
     def _is_paused(self, actions: Sequence[Action]) -> bool:
-        """Return whether a person has paused the DAG of the topology or the DAG of the coordinator."""
+        """Return whether the DAG of the topology or the coordinator's DAG is paused."""
         if all(isinstance(action, (CameBack, Unblock)) for action in actions):
             return False
         now = self._clock()
@@ -379,7 +379,7 @@ class Coordination:
             )
 
     def _note_unstarted(self, attempt: TransactionAttempt, error: compat.RunNotStarted) -> None:
-        """Note in the ledger why a run could not be started.
+        """Record in the ledger why a run could not be started.
 
         If the DAG forbids the run, the next try counts as a replay.
         """
@@ -387,7 +387,7 @@ class Coordination:
             str(attempt),
             f"{str(error).rstrip('.')}. The coordinator tries again at growing intervals.",
         )
-        # Note this failure, even if the ledger has a note about an earlier failure.
+        # Record this failure, even if the ledger already has a note about an earlier one.
         overdue = (self._ledger.clock.now() + timedelta(seconds=1)).isoformat(
             timespec="milliseconds"
         )

@@ -1,4 +1,4 @@
-"""The ZooKeeper hook, and the ZooKeeper clients that a process shares."""
+"""The ZooKeeper hook, and the ZooKeeper clients shared within a process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The connection type `zookeeper`. The hook creates a client, or the store of the ledger, from an Airflow connection.
 
-The import is fast, since kazoo is only loaded when a client is created.
+The import is fast, since kazoo is loaded only when a client is created.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
 
 class ZooKeeperHook(BaseHook):
-    """The hook for a ZooKeeper ensemble, whose hosts and settings are in an Airflow connection.
+    """The hook for a ZooKeeper ensemble. Its hosts and settings come from an Airflow connection.
 
-    The host field lists one or several hosts, such as `h1:2181,h2:2181`. A host without a port gets the port of the
-    connection. Login and password are for digest or SASL authentication. All paths are below the chroot, which is the
-    schema or the extra `chroot`. Other extras than those in `provider_info.CONNECTION_FIELDS` are refused.
+    The host field lists one or several hosts, such as `h1:2181,h2:2181`. A host without a port uses the connection's
+    port. Login and password are for digest or SASL authentication. All paths are below the chroot, which is the schema
+    or the extra `chroot`. Extras that are not in `provider_info.CONNECTION_FIELDS` are refused.
 
     :param zookeeper_conn_id: id of the connection; default: `[tx] zookeeper_conn_id`.
     """
@@ -73,7 +73,7 @@ class ZooKeeperHook(BaseHook):
         """Return a connected kazoo client. The caller must stop it with `airflow_tx.ledger.store.client.disconnect`.
 
         :raises ConfigError: the connection does not exist or has an invalid field.
-        :raises StoreUnavailable: no server answered.
+        :raises StoreUnavailable: no server responded.
         """
         from airflow_tx.ledger import connect
 
@@ -91,7 +91,7 @@ class ZooKeeperHook(BaseHook):
             disconnect(client)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Test the connection with a read of the chroot, for the Test button of Airflow."""
+        """Test the connection by reading the chroot, for Airflow's Test button."""
         try:
             with self.store() as store:
                 store.get("/")
@@ -254,7 +254,7 @@ def _text(extra: Mapping[str, Any], name: str, conn_id: str) -> str | None:
 
 def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -> bool:
     value = extra.get(name, default)
-    # In a connection that is given as a URI, all values of the extra are text.
+    # In a connection defined by a URI, all values in the extra are strings.
     flag = _TRUE.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(flag, bool):
         raise _refuse(conn_id, name, value, "It must be true or false.")
@@ -262,8 +262,8 @@ def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -
 
 
 # --- kept client --------------------------------------------------------------------------------------------------
-# Each process shares one client for each connection. It creates the client on first use, and
-# replaces it if it is dead or if the connection has changed.
+# A process shares one client per connection. It creates the client on first use, and replaces it if
+# the client is dead or the connection has changed.
 
 
 log = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ class KeptClient:
     """The shared client of one connection, and its stores. It is thread-safe.
 
     :param conn_id: ZooKeeper connection.
-    :param connect_timeout: seconds within which a server must answer; default: `[tx] connect_timeout`.
+    :param connect_timeout: seconds within which a server must respond; default: `[tx] connect_timeout`.
     :param patience: maximum seconds for a read or a write of a step.
     """
 
@@ -295,15 +295,15 @@ class KeptClient:
 
     @property
     def is_due(self) -> bool:
-        """Whether the connection must be read again."""
+        """Whether the Airflow connection must be re-read."""
         return self._store is not None and time.monotonic() - self._read_at >= CHECK_EVERY
 
     @property
     def is_dead(self) -> bool:
-        """Whether the client cannot be used again, because its session has ended or no server accepts it.
+        """Whether the client is no longer usable, because its session has ended or no server accepts it.
 
         A server that was restored from an older snapshot never accepts a client that has seen newer data. After two
-        session time-outs without a connection, the session has ended anyway, so a new client loses nothing.
+        session time-outs without a connection, the session has ended anyway, so replacing the client is safe.
         """
         store = self._store
         if store is None or store.connected:
@@ -313,7 +313,7 @@ class KeptClient:
     def store(self) -> ZooKeeperStore:
         """Return the store for steps, which reconnects automatically. A call blocks until the client is connected.
 
-        :raises ConfigError, StoreUnavailable: as in `ZooKeeperHook.get_conn`. The next call tries to connect again.
+        :raises ConfigError, StoreUnavailable: as in `ZooKeeperHook.get_conn`. The next call retries the connection.
         """
         with self._lock:
             if self.is_dead or (self.is_due and self._has_changed()):
@@ -378,15 +378,15 @@ _kept: dict[tuple[int, str], KeptClient] = {}
 
 
 def kept_client(conn_id: str) -> KeptClient:
-    """Return the shared client of a connection in this process.
+    """Return this process's shared client for a connection.
 
-    A child process gets a new client, since threads do not survive a fork.
+    A forked child gets a new client, since threads do not survive a fork.
     """
     return _kept.setdefault((os.getpid(), conn_id), KeptClient(conn_id))
 
 
 def shared_store(conn_id: str) -> ZooKeeperStore:
-    """Return the store of the shared client. Call this in a thread, since it may block the event loop of a trigger."""
+    """Return the store of the shared client. Call this in a thread, because it may block a trigger's event loop."""
     return kept_client(conn_id).store()
 
 

@@ -30,17 +30,16 @@ class Joined(Generic[T, U]):
 
 @dataclass(frozen=True)
 class Begun:
-    """The attempt of a transaction that a run has begun, with the rows of its batch.
+    """The attempt that a run has begun, with the rows of its batch.
 
     :param position: the position of the source after the batch, for all partitions.
     :param run_id: the run of the transaction.
-    :param skip: who requested the skip of the transaction, when and why; None if no person did.
-    :param size: number of rows that the source counted, and the reason for this number. None if it cannot count.
-    :param lost: description of the rows before the batch that a person accepted as lost.
+    :param skip: who requested the transaction's skip, when and why; None if no skip is requested.
+    :param size: number of rows that the source counted, and the reason for the batch size. None if it cannot count.
+    :param lost: description of the rows before the batch that were accepted as lost.
     :param key: the run key of the run.
     :param replaces: the transaction that this one restates; None if this is no restatement.
-    :param incarnation: incarnation of the topology, for the names of files and tables in stores that several ledgers
-        share.
+    :param incarnation: incarnation of the topology, for file and table names in stores that several ledgers share.
     """
 
     attempt: TransactionAttempt
@@ -140,7 +139,7 @@ class NoData:
 
 @dataclass(frozen=True)
 class WindowFull:
-    """The number of open transactions has reached the maximum."""
+    """The maximum number of open transactions is reached."""
 
     current: int
     allocated: int
@@ -173,10 +172,10 @@ class FailureNoted:
 class Processed:
     """Every task that must ack has acked.
 
-    :param epoch: epoch of the transaction. A change of the epoch means that a task has started again and the output in
-        `acks` is outdated.
+    :param epoch: epoch of the transaction. A changed epoch means that a task has restarted and the output in `acks` is
+        outdated.
     :param acks: ack of each task instance, by (task id, map index).
-    :param unproven: reasons why it is not proven that its tasks read every row once; empty if it is proven.
+    :param unproven: reasons why there is no proof that its tasks read every row once; empty if there is proof.
     :param key: the run key of its run.
     :param began: time at which the attempt began.
     """
@@ -189,7 +188,7 @@ class Processed:
 
     @property
     def rows(self) -> int | None:
-        """Return the highest row count of the tasks, which is the size of the batch. Return None if no task counted."""
+        """Return the highest row count of any task, which is the batch size. Return None if no task counted rows."""
         return max((ack.rows for ack in self.acks.values() if ack.rows is not None), default=None)
 
 
@@ -204,13 +203,13 @@ class NotYet:
 class Restarted:
     """The output that the committer read before the turn is outdated. The caller must run `processed` again.
 
-    A task of this attempt has started again, or a state has other values of the restated transaction.
+    A task of this attempt has restarted, or a state has different values from the restated transaction.
     """
 
 
 @dataclass(frozen=True)
 class ToBeSkipped:
-    """The transaction has the turn, but a person has requested its skip, so it must not be committed."""
+    """The transaction has the turn, but its skip is requested, so it must not be committed."""
 
     txid: int
 
@@ -220,7 +219,7 @@ class Granted:
     """The committer has the turn.
 
     :param changed: outputs of an earlier grant that differ from the current outputs, by transactional state. Before
-        a write, the committer must prove that the state has no values of the transaction.
+        writing, the committer must prove that the state has no values from the transaction.
     """
 
     grant: Grant
@@ -249,7 +248,7 @@ class Committed:
 
     @classmethod
     def first(cls, topology: TopologyRecord, txid: int) -> Committed:
-        """Return the answer of the call that made the transaction final, with the follow-up tasks for the caller."""
+        """Return the answer for the call that made the transaction final, with the follow-up work for the caller."""
         return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
 
 
@@ -276,7 +275,7 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Blocked:
-    """A person must act, since the replays are used up or the commit was refused permanently."""
+    """Manual action is required, since the replays are used up or the commit was refused permanently."""
 
     txid: int
     reason: str
@@ -284,7 +283,7 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Bidding:
-    """Several waiting runs offer their run slots, and the ledger has not yet decided which run yields.
+    """Several waiting runs offer their run slots, and the ledger has not yet chosen the one that yields.
 
     :param leader: the run that yields if no better offer arrives.
     """
@@ -299,7 +298,7 @@ class NotNeeded:
 
 @dataclass(frozen=True)
 class Repaired:
-    """The repair is done.
+    """The repair has been made.
 
     :param summary: description of the finding and the result.
     """

@@ -1,4 +1,7 @@
-"""The interfaces that the protocol needs: a store with versions and multis, a clock, ids, paths. No call here waits."""
+"""The interfaces that the protocol needs: a store with versions and multis, a clock, ids, paths.
+
+No call here waits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from urllib.parse import quote, unquote
 class Node:
     """A record as read from the store: its bytes, and the version that a later multi checks.
 
-    :param modified: the time of the last write by the store's clock; None if it is not known.
+    :param modified: time of the last write, by the store's clock; None if unknown.
     """
 
     data: bytes
@@ -35,10 +38,10 @@ class Children:
 
 
 class Watch(Protocol):
-    """A watch on paths, which signals a change since the watch was set."""
+    """A watch on paths. It signals any change after it was set."""
 
     def wait(self, timeout: float) -> bool:
-        """Block up to `timeout` seconds. Return True once a watched path changes, or the connection breaks."""
+        """Block up to `timeout` seconds. Return True once a watched path changes or the connection is lost."""
 
 
 class Store(Protocol):
@@ -62,13 +65,13 @@ class Store(Protocol):
         """Apply all `writes` in order if all `requirements` hold; otherwise apply nothing.
 
         :raises RequirementFailed: a requirement did not hold; nothing was written.
-        :raises OutcomeUnknown: the answer was lost; the writes may have happened.
+        :raises OutcomeUnknown: the response was lost; the writes may have been applied.
         :raises TooMuchMetadata: a record is larger than the store accepts; nothing was written.
         :raises StoreUnavailable: the multi was never sent.
         """
 
     def sync(self) -> None:
-        """Sync, so that later reads see every write that was confirmed to any client before this call."""
+        """Sync, so that later reads see every write that any client had confirmed before this call."""
 
     def ensure(self, path: str) -> None:
         """Create `path` and its parents as empty records if they are missing."""
@@ -77,7 +80,7 @@ class Store(Protocol):
         """Watch `paths` for creation, change and deletion. Entering the block sets the watches."""
 
     def announce(self, path: str, data: bytes) -> AbstractContextManager[None]:
-        """Keep an ephemeral record at `path` while the block runs, for display only. Some stores ignore this call."""
+        """Keep an ephemeral record at `path` while the block runs, for display only. Some stores ignore it."""
         return nullcontext()
 
 
@@ -111,9 +114,9 @@ class Unchanged:
 
 @dataclass(frozen=True)
 class Absent:
-    """Require that there is no record at `path`.
+    """Require that no record exists at `path`.
 
-    ZooKeeper can check the absence of a record only by creating it, so the same multi must `Create` it.
+    ZooKeeper can check this only by creating the record, so the same multi must `Create` it.
     """
 
     path: str
@@ -147,14 +150,14 @@ Write = Create | Put | Delete
 
 
 class SystemClock:
-    """A `Clock` that reads the machine's time."""
+    """A `Clock` that reads the system time."""
 
     def now(self) -> datetime:
         return datetime.now(timezone.utc)
 
 
 class SystemIds:
-    """An `Ids` that uses the machine's random numbers."""
+    """An `Ids` that uses the operating system's random numbers."""
 
     def nonce(self) -> str:
         return os.urandom(16).hex()
@@ -178,7 +181,7 @@ def decode_name(element: str) -> str:
     try:
         return "" if element == "%" else unquote(element, errors="surrogatepass")
     except UnicodeDecodeError:
-        return unquote(element)  # `encode_name` did not write this name
+        return unquote(element)  # not a name that `encode_name` encoded
 
 
 @dataclass(frozen=True)
@@ -206,12 +209,12 @@ class Paths:
 
     @property
     def current(self) -> str:
-        """The path of the txid that has the turn to commit."""
+        """The path of the record of the txid that has the turn to commit."""
         return f"{self.coordinator}/current"
 
     @property
     def allocated(self) -> str:
-        """The path of the last allocated txid."""
+        """The path of the record of the last allocated txid."""
         return f"{self.coordinator}/allocated"
 
     @property
@@ -226,7 +229,7 @@ class Paths:
         return f"{self.coordinator}/meta"
 
     def meta(self, txid: int) -> str:
-        """Return the path of the rows and the position of a batch."""
+        """Return the path of the record of a batch's rows and position."""
         return f"{self.metas}/{txid}"
 
     @property
@@ -248,7 +251,7 @@ class Paths:
         return f"{self.coordinator}/owner-{nonce}"
 
     def lane(self, task_try: str) -> str:
-        """Return the path of an ephemeral record that exists while a lane works on the transactions of this try.
+        """Return the path of an ephemeral record that exists while a lane processes the transactions of this try.
 
         The record is for display only.
         """
@@ -312,7 +315,7 @@ class Paths:
 
     @property
     def repairs(self) -> str:
-        """The path of the folder of repairs that people made to this ledger. The first repair creates the folder."""
+        """The path of the folder of manual repairs of this ledger. The first repair creates the folder."""
         return f"{self.base}/repairs"
 
     def repair(self, number: int) -> str:

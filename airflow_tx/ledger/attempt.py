@@ -56,14 +56,14 @@ class TaskTry:
     def same_instance(self, task_try: str) -> bool:
         """Return whether another try has the same instance id. Airflow then accepts the result of either try for both.
 
-        Airflow keeps the id of a task that it fails while the task is queued. A resumed try and the retry may then work
-        at the same time, under the same id.
+        If Airflow fails a queued task, the task keeps its id. A resumed try and the retry may then run concurrently
+        under the same id.
         """
         return self.task_try.partition(_NUMBER)[0] == task_try.partition(_NUMBER)[0]
 
 
 LANE_TRY = "lane-"
-"""The prefix of a lane's try. The lane begins its transactions as this try."""
+"""The prefix of a lane's try, under which the lane begins its transactions."""
 
 
 def of_lane(task_try: str) -> bool:
@@ -75,8 +75,8 @@ def of_lane(task_try: str) -> bool:
 class Token:
     """The identity of a grant of the commit turn, in the ledger and in the fence of every state.
 
-    Tokens compare by `rank`. Two tokens with equal rank and different nonces are from two lives of one ledger, and are
-    refused.
+    Tokens compare by `rank`. Two tokens with equal ranks but different nonces come from two lives of one ledger, and
+    are refused.
 
     :param generation: generation of the ledger, which only a repair raises.
     :param txid: the transaction that has the turn.
@@ -100,11 +100,14 @@ class Token:
 
     @property
     def is_look(self) -> bool:
-        """Whether the token is from a roll forward that only reads the values. No transaction has attempt 0."""
+        """Whether the token belongs to a roll forward that only reads the values.
+
+        Its attempt is 0, which no transaction has.
+        """
         return (self.attempt, self.epoch) == (0, 0)
 
     def by_hand(self, births: Mapping[str, int], state: str, topology: str) -> dict[str, Any]:
-        """Describe the refusal of a fence whose txid a person has raised. Return {} if no such change is known.
+        """Describe the refusal of a fence whose txid was raised by hand. Return {} if no such change is known.
 
         :param births: txid of each transaction, by its birth.
         """
@@ -133,26 +136,26 @@ class Token:
 
 @dataclass(frozen=True)
 class Grant:
-    """The right to write the updates of one transaction, as the ledger gave it.
+    """The right, granted by the ledger, to write the updates of one transaction.
 
     :param topology: name of the topology, for messages.
     :param incarnation: uuid of this life of the ledger.
     :param token: token of the grant, which outranks every earlier grant.
-    :param last_txids: last final txid of each state. A state that is missing here is new to this ledger.
-    :param births: birth that the fence of each state must hold if it is not the token's own birth. A state that is
-        missing here may hold any birth.
+    :param last_txids: last final txid of each state. A state without an entry is new to this ledger.
+    :param births: birth that each state's fence must hold if it is not the token's own birth. A state without an entry
+        may hold any birth.
     :param batch: the facts of the transaction that the fence keeps. None for a grant that only reads, or for a writer
         without a fence.
     :param claim: the known part of the transaction's receipt before the first write. None for a grant that only reads,
         or for a writer that completes no update.
-    :param noted: output that an earlier grant was about to write to each transactional state, for fences that have no
-        record of it.
-    :param written: the rows that other writes of this grant wrote to the state, for the write that completes them.
-    :param portions: the number of these writes; each has its own chunk.
+    :param noted: output that an earlier grant was about to write to each transactional state, for fences without a
+        record of that output.
+    :param written: the rows that this grant's other writes have written to the state, for its last write.
+    :param portions: the number of writes of this grant; each has its own chunk.
     :param grants: attempt and epoch of the grant of the last final transaction of each state; missing if unknown.
-    :param over: grant that the fence of each state must still hold in a repair; None means no fence. A state that is
-        missing here may hold any grant.
-    :param accepted: facts about the content of each state that a person accepted, in the form of the topology record.
+    :param over: grant that the fence of each state must still hold in a repair; None means no fence. A state without an
+        entry may hold any grant.
+    :param accepted: accepted facts about the content of each state, in the form of the topology record.
     """
 
     topology: str
@@ -196,7 +199,7 @@ class Grant:
     def receipt(self, state: str, written: Written) -> Receipt:
         """Return the receipt that a state keeps once its update is complete.
 
-        :param written: the rows of the write that completes the update.
+        :param written: the rows that the last write of the update wrote.
         """
         assert self.claim is not None, "a writer without it completes nothing"
         return self.claim.with_written({state: self.written + written})

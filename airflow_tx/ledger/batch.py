@@ -10,7 +10,8 @@ from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.receipt import Replaced
 from airflow_tx.ledger.records import Metadata, TopologyRecord
 
-# The request of the step `begin`, the functions that answer its questions, and its batch. Source: protocol.md §3.
+# The request to the step `begin`, the functions for its queries, and its batch. Source: protocol.md
+# §3.
 
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -22,7 +23,7 @@ class TopologyRequest:
 
     :param partitioned: whether its source has partitions.
     :param zone: the time zone of its schedule; "" is UTC.
-    :param appends: whether one of its states is a table that other topologies can read.
+    :param appends: whether other topologies can read one of its states as a table.
     :param upstream: the topology whose table its source reads; "" if the source reads something else.
     """
 
@@ -41,7 +42,7 @@ class TopologyRequest:
 
     @property
     def keeps_range(self) -> bool:
-        """Whether a replay keeps the range of the first attempt and only decides again which transactions count."""
+        """Whether a replay keeps the first attempt's range and only decides again which transactions count."""
         return bool(self.upstream)
 
     def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
@@ -65,13 +66,13 @@ class TopologyRequest:
 
 @dataclass(frozen=True)
 class BeginRequest:
-    """The request of the first task of a run for a transaction.
+    """The request for a transaction, from the first task of a run.
 
     :param key: run key of the run: its run_id, data interval or partition. If None, a run that does not exist yet gets
         the next transaction. Its run_id and its key are `tx-<txid>`, unless its source names both.
     :param run_id: run_id of the run; "" if the run does not exist yet.
     :param task_try: the try of `begin`; "" if the caller is not the run itself.
-    :param retry: whether Airflow retried `begin`; otherwise a clear started it again.
+    :param retry: whether Airflow retried `begin`; otherwise, the task was cleared.
     :param tasks: random 64-bit id, as 16 hex digits, of each task that must ack.
     """
 
@@ -88,13 +89,13 @@ class Batch:
     """The rows of one transaction, as its source decided them.
 
     :param metadata: plain JSON that identifies exactly these rows.
-    :param position: plain JSON of the position after the batch. It covers every row that was taken until now.
+    :param position: plain JSON of the position after the batch. It covers every row taken so far.
     :param count: the number of rows, if the source knows it.
-    :param reason: description of why the batch has this size.
+    :param reason: reason for the size of the batch.
     :param unit: the unit of `count`, such as files; default: rows.
     :param start: first position of a partition without an earlier position. A replay of an opaque source begins there,
         even if rows were added or removed. For a batch of all partitions, this is a mapping by partition.
-    :param at_most: whether the batch may have fewer rows than `count`, since some offsets hold no row. If False, a task
+    :param at_most: whether the batch may have fewer rows than `count`, since some offsets have no row. If False, a task
         that reads a different number of rows is refused.
     :param key: the run key that the batch requires; "" if any run can have it.
     :param run_id: the run_id of the run with this `key`.
@@ -112,7 +113,7 @@ class Batch:
 
     @property
     def size(self) -> dict[str, Any] | None:
-        """The count and its reason, in the form that the ledger keeps. None if the source did not count."""
+        """The row count and the reason for the size, as the ledger stores them. None if the source did not count."""
         if self.count is None:
             return None
         return {
@@ -127,7 +128,7 @@ class RestatedBatch:
     """A transaction that a run will restate, as its journal entry describes it.
 
     :param rows: the value that the source called the metadata of the batch.
-    :param states: the states to which it contributed, by their current names.
+    :param states: the current names of the states to which it contributed.
     :param same: whether the source returns the original rows instead of their current content.
     """
 
@@ -138,7 +139,7 @@ class RestatedBatch:
 
 @dataclass(frozen=True)
 class PreviousBatch:
-    """The batch that the source decided before the one that it decides now.
+    """The batch that the source decided before the current one.
 
     :param is_open: whether its transaction is open. If False, the transaction is final.
     """
@@ -150,15 +151,15 @@ class PreviousBatch:
 
 @dataclass(frozen=True)
 class Outside:
-    """Functions by which `begin` queries the source, the journal and Airflow.
+    """Functions with which `begin` queries the source, the journal and Airflow.
 
     :param decide: queries the source. From the attempt and the position before it, it returns the batch, or None if
         there are no rows.
     :param run_state: queries Airflow. It returns the state of a run, or None if the run was deleted.
     :param decide_again: queries the source. From the attempt and the metadata that the source decided, it returns the
         current metadata of the same rows.
-    :param is_current: queries Airflow whether the calling try is the current one, and was not retried, cleared or
-        deleted since. No clocks are compared, since the ledger had the other try before this query.
+    :param is_current: asks Airflow whether the calling try is the current one, and was not retried, cleared or deleted
+        since. No clocks are compared, since the ledger had the other try before this query.
     :param review: passes the previous batch to the source.
     :param report: reports a failure (attempt, metadata, reason) to the source before the next attempt begins.
     :param read_entry: queries the journal and the source. It returns the batch of the transaction to restate, with its
@@ -187,13 +188,13 @@ class Outside:
 
 @dataclass(frozen=True)
 class DecidedBatch:
-    """The batch of one attempt, in the form in which the ledger will keep it.
+    """The batch of one attempt, as the ledger will store it.
 
     :param rows: the value that the source calls the metadata of the batch.
     :param position: the position after the batch, for all partitions.
     :param base: digest of the position from which the batch was decided.
-    :param size: number of rows that the source counted, and the reason for this number. None if it cannot count.
-    :param lost: description of the rows before the batch that a person accepted as lost.
+    :param size: number of rows that the source counted, and the reason for the batch size. None if it cannot count.
+    :param lost: description of the rows before the batch that were accepted as lost.
     :param begin: first position of each partition without an earlier position. Replays of an opaque source use it.
     """
 

@@ -1,4 +1,4 @@
-"""Short names of batches for people, made from the metadata: a file, a range or an interval. Forms: docs/sources.md."""
+"""Short display names of batches, made from the metadata: a file, a range or an interval. Forms: docs/sources.md."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _DETAILS = frozenset(
     }
 )
 _PLACE = re.compile(r"(-?\d{1,99})(?:-(\d{1,99}))?|\[(-?\d{1,99})\]")
-"""A number, the id of an entry such as `17-0`, or a key that consists of one number."""
+"""A number, an entry id such as `17-0`, or a key that consists of one number."""
 
 
 def batch_in_words(metadata: Any) -> str:
     """Return a short name of a batch, such as `2013-01.csv and 2 more`, `5 to 9`, or `2013-01-01 to 2013-01-02`.
 
     :param metadata: metadata from the source or from a receipt.
-    :return: at most `LONGEST` characters. "" if metadata of this form has no short name, so a person must read the
-        JSON.
+    :return: at most `LONGEST` characters. "" if this form of metadata has no short name, so users must read the JSON.
     """
     words = _range(metadata) or _partitions(metadata) if isinstance(metadata, Mapping) else ""
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
 
 
 def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the texts that a search compares: the texts of a batch's metadata, and its files with their folder.
+    """Yield the texts that a search compares: the texts in a batch's metadata, and its files with their folders.
 
     Each text comes with the name of the rows that it describes, such as `orders-0:7` for `orders-0:7 (5 to 9)`.
 
     :param wanted: the search text, case-folded. In `PARTITION:PLACE`, the place is a file, a number or an id, and the
         partition may contain colons. If the partition has the place, a text such as `orders-0:7 (5 to 9)` is yielded.
-    :param details: whether to yield only texts about the rows that do not name them, such as `digest content:9f86…`.
+    :param details: whether to yield only texts that describe the rows without naming them, such as `digest
+        content:9f86…`.
     """
     if details:
         yield from ((f"{detail} {text}", "") for detail, text in _texts(metadata) if detail)
@@ -64,7 +64,7 @@ def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterato
 
 
 def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each text in the metadata with the name of its detail, such as `digest`, or with "" if it names rows."""
+    """Yield each text in the metadata with the name of its detail, such as `digest`, or "" if it names rows."""
     if isinstance(value, str):
         yield detail, value
     elif isinstance(value, list):
@@ -78,9 +78,9 @@ def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _places(rows: Any, wanted: str) -> Iterator[tuple[str, str]]:
-    """Yield the places in a partition: its files, and `wanted` if the partition has this number, id or plain value.
+    """Yield the positions in a partition: its files, and `wanted` if the partition has this number, id or plain value.
 
-    A place in a range comes with the range.
+    A position inside a range comes with the range.
     """
     if isinstance(rows, Mapping):
         yield from ((name, "") for name in _file_names(rows))
@@ -107,12 +107,12 @@ def gone_in_words(keys: int) -> str:
 
 
 def shortened(words: list[str]) -> list[str]:
-    """Shorten a list of texts for people, since the list of thousands of partitions is too long."""
+    """Shorten a list for display, since a list of thousands of partitions would be too long."""
     return words if len(words) <= SHOWN else [*words[:SHOWN], f"and {len(words) - SHOWN} more"]
 
 
 def _range(metadata: Mapping[str, Any]) -> str:
-    """Return a short name of the rows of one partition, or of a source without partitions."""
+    """Return a short name for the rows of one partition, or of a source without partitions."""
     if names := _file_names(metadata):
         return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     if "partition" in metadata:
@@ -143,7 +143,8 @@ def _file_names(metadata: Any) -> list[str]:
 def _ends(metadata: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the position before the rows, or None if there is none, and the position of the last row.
 
-    The metadata of numbered rows has the number after the last row. The metadata of a table has ranges with row counts.
+    For numbered rows, the metadata has the number after the last row. For a table, the metadata has ranges with row
+    counts.
     """
     first, count, end, upto = map(metadata.get, ("from", "quantity", "to", "upto"))
     if isinstance(first, int):

@@ -1,7 +1,7 @@
 """The book of ends: one permanent line for each final transaction. Source: docs/protocol.md §12.
 
-The history forgets old transactions, and a binding is found only by its run key. The book keeps for every transaction
-which transaction of its chain counts.
+The history forgets old transactions, and a binding can be found only by its run key. For every transaction, the book
+permanently records which transaction of the chain counts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from airflow_tx.ledger.records import (
 )
 
 LINES_A_PAGE = 50
-"""The number of lines in a page. Even with long lines, a page is far smaller than a multi may be."""
+"""Number of lines per page. Even with long lines, a page is far smaller than the limit of a multi."""
 
 
 class Book:
-    """The book of ends of one topology. It reads each page at most once."""
+    """One topology's book of ends. It reads each page at most once."""
 
     def __init__(self, read: Reader, paths: Paths) -> None:
         self._read = read
@@ -110,7 +110,7 @@ def ended_lines(
 ) -> tuple[Write, ...]:
     """Return the writes that record the end of a transaction in the book. Return () if the topology keeps no book.
 
-    :param record: record of the transaction before its end.
+    :param record: the transaction's record before its end.
     """
     if not topology.book:
         return ()
@@ -130,14 +130,14 @@ def _taken(
     if not topology.upstream:
         return None
     rows = RotatingTransactionalState(read, paths).get_state(record.txid).rows
-    # A replay may have found no rows, or an earlier source of the DAG may have decided the batch.
+    # A replay may have found no rows, or the DAG's previous source may have decided the batch.
     with suppress(UnreadableRecord):
         return TakenRange.of(rows).in_line(again=record.pinned and record.replaces is None)
     return None
 
 
 def _ended(book: Book, line: EndLine) -> list[EndLine]:
-    """Return the changed line of the chain's first transaction, if the book has it and the restatement is committed."""
+    """Return the updated line of the chain's first transaction, if the book has it and the restatement is committed."""
     counts = line.first and line.outcome is Outcome.COMMITTED
     begins = book.line(line.first) if counts else None
     return [] if begins is None else [replace(begins, end=line.txid)]

@@ -1,7 +1,7 @@
 """Digests of the code that processed a batch. Names, comments and layout do not change them.
 
-A digest is computed from the syntax tree of the source. Compiled code differs between versions of Python, so the
-digests of two workers would differ.
+A digest is computed from the syntax tree of the source. Compiled code differs between Python versions, so two workers
+could compute different digests.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def file_digest(source: bytes) -> str:
 
 
 def function_digest(source: str, line: int) -> str:
-    """Return the digest of a function with all functions, classes and constants of its file that it uses.
+    """Return the digest of a function and of all functions, classes and constants in its file that it uses.
 
     The digest excludes the decorator ``@task``, since arguments such as `retries` do not change the result of the
     function. It also excludes modules that the function imports.
 
     :param source: the source of the whole file.
     :param line: the first line of the function, as its code object gives it.
-    :return: 16 hex digits; "" if no function begins at this line, or the source cannot be parsed.
+    :return: 16 hex digits; "" if no function begins on this line, or the source cannot be parsed.
     """
     try:
         found = _found(_parsed(source), line, ())
@@ -74,7 +74,7 @@ def _digest(plain: Any) -> str:
 def _found(
     node: ast.AST, line: int, scopes: Sequence[ast.AST]
 ) -> tuple[list[ast.AST], Sequence[ast.AST]] | None:
-    """Find the function, or all lambdas, that begin at a line. Return them with the scopes around them."""
+    """Find the function or all lambdas that begin on a line. Return them with their enclosing scopes."""
     inside = (*scopes, node) if isinstance(node, ast.Module | _Function) else scopes
     lambdas = list[ast.AST]()
     for each in ast.iter_child_nodes(node):
@@ -149,7 +149,7 @@ def _used(functions: Sequence[ast.AST], bound: dict[str, list[ast.stmt]]) -> lis
 def _plain(node: Any, own: str) -> Any:
     """Return a syntax tree as JSON, without docstrings and without fields that vary between Python versions.
 
-    :param own: the name of the digested function, which is left out.
+    :param own: name of the digested function, which the JSON leaves out.
     """
     if isinstance(node, list):
         return [_plain(each, own) for each in node]
@@ -161,7 +161,7 @@ def _plain(node: Any, own: str) -> Any:
 
 
 def _kept(node: ast.AST, field: str, own: str) -> Any:
-    """Return the value of a field, without a docstring and without Airflow's decorator on the function ``own``."""
+    """Return the value of a field, without docstrings and without Airflow's decorator on the function ``own``."""
     value: Any = getattr(node, field, None)
     if field == "body" and isinstance(node, (*_DEFINITIONS, ast.Module)):
         return value[1:] if value and _is_text(value[0]) else value

@@ -1,4 +1,4 @@
-"""JSON in one form, so that equal values have equal texts and digests, and the base class of stored values.
+"""Canonical JSON, in which equal values have equal texts and digests, and the base class of stored values.
 
 A long value is kept as its digest.
 """
@@ -23,7 +23,7 @@ _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def dumps(value: Any) -> str:
-    """Write compact JSON with sorted keys, so that equal values have equal texts."""
+    """Serialize a value as compact JSON with sorted keys, so that equal values have equal texts."""
     return _compact.encode(value)
 
 
@@ -50,7 +50,7 @@ def is_shortened(kept: Any) -> bool:
 
 
 def digest_of(kept: Any) -> str:
-    """Return the digest of a value in a receipt, which may itself be only a digest."""
+    """Return the digest of a value in a receipt. The receipt may keep only the digest."""
     return str(kept[_DIGEST]) if is_shortened(kept) else digest(kept)
 
 
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
 else:
 
     class Moment(str):
-        """A time in a record; "" means that there is none."""
+        """A time in a record; "" means no time."""
 
         __slots__ = ()
 
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer of 64 bits, which databases can store."""
+"""A 64-bit integer, which databases can store."""
 PathElement = Annotated[str, msgspec.Meta(pattern="^[!-.0-~]*$")]
-"""One element of a path in ZooKeeper. ZooKeeper closes the connection for some characters."""
+"""One element of a ZooKeeper path. Some characters would make ZooKeeper close the connection."""
 Size = dict[str, Int | bool | str | None]
 """The size of a batch: the number of rows or files, whether this is the maximum (`at_most`), and the reason."""
 
@@ -104,7 +104,7 @@ class UnfitRecord(UnreadableRecord):
 
 
 def as_plain(value: Any) -> Any:
-    """Convert a value, with the records inside it, to plain JSON.
+    """Convert a value, including any records inside it, to plain JSON.
 
     :raises TypeError: the value has no JSON form.
     """
@@ -112,7 +112,7 @@ def as_plain(value: Any) -> Any:
 
 
 _NOT_JSON = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
-"""Types that msgspec writes as text and reads back as text. This module refuses them."""
+"""Types that msgspec would write as text and never convert back. This module refuses them."""
 
 
 def _as_builtin(value: Any) -> Any:
@@ -135,7 +135,7 @@ def _read_moment(_: Any, value: Any) -> Moment:
 
 
 def _misfit(cls: type[Record], value: Any, error: ValueError) -> dict[str, str]:
-    """Return the name of the first field that does not fit and, separately, its value, which may be private."""
+    """Return the name of the first invalid field and, separately, its value, which may be private."""
     found = value if isinstance(value, Mapping) else {}
     for each in structs.fields(cls):
         if each.encode_name in found:
@@ -160,7 +160,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(value, /, **changes):
-        """Copy a record or a dataclass with some fields replaced, as `copy.replace` of Python 3.13 does."""
+        """Copy a record or a dataclass with some fields replaced, like `copy.replace` in Python 3.13."""
         return (structs if isinstance(value, msgspec.Struct) else dataclasses).replace(
             value, **changes
         )

@@ -98,12 +98,12 @@ U = TypeVar("U")
 
 PASSES = 100
 LOOKS_AT_POSITION = 3
-UNANSWERED = 5  # After this many lost answers, the servers probably refuse the multi.
+UNANSWERED = 5  # After this many lost responses, the servers probably refuse the multi.
 
 
 @dataclass(frozen=True)
 class BoundCall(Generic[T]):
-    """A step with its arguments, ready to be decided."""
+    """A step together with its arguments, ready to be decided."""
 
     step: Callable[..., Decision[T]]
     args: Sequence[Any]
@@ -168,7 +168,7 @@ class ReadOnlyLedger:
 
     @property
     def _remembering(self) -> Reader:
-        """The reader of records that never change. A `Ledger` returns one that remembers them."""
+        """The reader for records that never change. The reader of a `Ledger` remembers them."""
         return self._look
 
     def current(self) -> int:
@@ -198,7 +198,7 @@ class ReadOnlyLedger:
         return None if found is None else found.txid
 
     def turn(self, *, with_topology: bool = False) -> TurnReading:
-        """Read the transaction that has the turn to commit, with the facts that the caller requests."""
+        """Read the transaction that has the turn to commit, with any further facts that the caller requests."""
         current = self.current()
         return TurnReading(
             current=current,
@@ -216,7 +216,7 @@ class ReadOnlyLedger:
         return records_at(self.reader, TransactionRecord, records)
 
     def outcome(self, txid: int) -> TransactionRecord | None:
-        """Read the record of a final transaction. Return None if the history no longer has it."""
+        """Read the record of a final transaction. Return None if it is no longer in the history."""
         return self._remembering.peek_if_any(TransactionRecord, self.paths.history(txid))
 
     def skipped(self, txid: int) -> Skipped | None:
@@ -263,7 +263,7 @@ class ReadOnlyLedger:
         return Book(self.reader, self.paths)
 
     def followed(self) -> Followed | None:
-        """Read how far the corrections of the upstream topology were compared. Return None if they never were."""
+        """Read how far the upstream topology's corrections were compared. Return None if they never were."""
         return self.reader.peek_if_any(Followed, self.paths.followed)
 
     def noted_behind(self) -> dict[int, Behind]:
@@ -272,11 +272,11 @@ class ReadOnlyLedger:
         return records_at(self.reader, Behind, {each: self.paths.behind(each) for each in txids})
 
     def is_wanted_restated(self, txid: int) -> bool:
-        """Return whether a person has requested a restatement of a committed transaction."""
+        """Return whether a restatement of a committed transaction is requested."""
         return self.reader.peek_if_any(Wish, self.paths.wish(txid)) is not None
 
     def repairs(self) -> tuple[RepairRecord, ...]:
-        """Read the repairs that people made to the ledger of a topology, oldest first."""
+        """Read the repairs of a topology's ledger, oldest first."""
         numbers = txids_below(self.store, self.paths.repairs)
         found = {number: self.paths.repair(number) for number in numbers}
         return tuple(records_at(self.reader, RepairRecord, found).values())
@@ -305,7 +305,7 @@ class ReadOnlyLedger:
         return ReadOnlyLedger(self.store, Paths(self.paths.root, topology))
 
     def is_listed(self) -> bool:
-        """Return whether the root lists this topology. The path of this read does not contain the topology's name."""
+        """Return whether the root lists this topology. The path that is read does not contain the topology's name."""
         children = self.store.children(self.paths.root.rstrip("/") or "/")
         return children is not None and encode_name(self.paths.topology) in children.names
 
@@ -326,7 +326,7 @@ class ReadOnlyLedger:
         return self.opened(txids_below(self.store, self.paths.transactions))
 
     def in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
-        """Return the transactions that a running lane works on. A transaction with an error has left its lane."""
+        """Return the transactions that a running lane is processing. A transaction with an error has left its lane."""
         tries = {
             txid: each.request
             for txid, each in opened.items()
@@ -352,13 +352,13 @@ class ReadOnlyLedger:
         return self.store.watch(self.paths.current, self.paths.acks(acks), *records)
 
     def announce_owner(self, nonce: str, shown: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Write an ephemeral record that shows who has the turn while the block runs, for display only."""
+        """While the block runs, keep an ephemeral record of who has the turn, for display only."""
         return self.store.announce(self.paths.owner(nonce), dumps(shown).encode())
 
     def announce_lane(
         self, task_try: str, shown: Mapping[str, Any]
     ) -> AbstractContextManager[None]:
-        """Write an ephemeral record that shows a working lane while the block runs, for display only."""
+        """While the block runs, keep an ephemeral record that a lane is working, for display only."""
         return self.store.announce(self.paths.lane(task_try), dumps(shown).encode())
 
     def acked(self, record: TransactionRecord) -> frozenset[tuple[str, int]] | None:
@@ -375,14 +375,14 @@ class ReadOnlyLedger:
         """Return whether every task that must ack has acked.
 
         :param acked: the result of `acked`.
-        :param mapped: the tasks of which only the mapped instances ack.
+        :param mapped: the mapped tasks, of which only the mapped instances ack.
         """
         names = [ack_name(*instance) for instance in acked]
         acks = listed_acks(self.store, self.paths.acks(record.acks), names)
         return not processing.missing_acks(acks, processing.must_ack(record, acks, mapped))
 
     def was_restated(self) -> bool:
-        """Return whether a person has ever requested a restatement."""
+        """Return whether a restatement was ever requested."""
         return self.store.children(self.paths.wishes) is not None
 
     def raised_alarms(self) -> Mapping[str, AlarmNote]:
@@ -400,25 +400,25 @@ class ReadOnlyLedger:
         return replay.held_at(self.reader, self.paths, topology, taken_back, sole)
 
     def version_of(self, txids: Sequence[int]) -> str:
-        """Return the version of these transactions, with which a preview detects later changes."""
+        """Return the version of these transactions. A preview uses it to detect later changes."""
         return version.version_of(self.reader, self.paths, txids)
 
     def position(self) -> Any:
-        """Read the position of the source after the last final transaction. A `Ledger` may answer from memory.
+        """Read the source's position after the last final transaction. A `Ledger` may return it from memory.
 
         :raises UnreadableRecord: a record is missing or damaged; the error names it.
         """
         return loss.position_now(self.reader, self.paths)
 
     def position_before(self, txid: int) -> Any:
-        """Read the position of the source before a transaction.
+        """Read the source's position before a transaction.
 
         :raises UnreadableRecord: the ledger no longer keeps this position.
         """
         return RotatingTransactionalState(self.reader, self.paths).position_before(txid)
 
     def next_position(self) -> Any:
-        """Read the position from which the next new transaction begins."""
+        """Read the position at which the next new transaction begins."""
         return loss.next_position(self.reader, self.paths)
 
     def start_after(self, topology: TopologyRecord, position: Any) -> Any:
@@ -532,10 +532,10 @@ class Ledger(ReadOnlyLedger):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Decide one step after reading all earlier writes, but write nothing.
+        """Decide one step, with all earlier writes visible, but write nothing.
 
         :raises Refused, UnreadableRecord: raised by the step.
-        :raises TooMuchContention: other steps changed the records in every pass.
+        :raises TooMuchContention: other steps changed the records during every pass.
         """
         for _ in range(PASSES):
             self.store.sync()
@@ -558,7 +558,7 @@ class Ledger(ReadOnlyLedger):
     ) -> BeginAnswer:
         """Run the step `begin`. It queries the source and Airflow if necessary, and creates the ledger on first use.
 
-        :param task: task that starts in the same multi, if the process that begins the transaction also works on it.
+        :param task: task that starts in the same multi, if the process that begins the transaction also processes it.
         :raises Refused: the ledger has not changed.
         """
         step = begin if task is None else partial(begin_started, task=task)
@@ -575,7 +575,7 @@ class Ledger(ReadOnlyLedger):
     def accept_loss(
         self, losses: Sequence[Loss], audit: Audit, *, known: Sequence[int] | None = None
     ) -> answers.Repaired:
-        """Record that a person accepts the loss of these rows. If the call fails midway, repeat it with the other rows.
+        """Record that the loss of these rows is accepted. If the call fails midway, repeat it with the remaining rows.
 
         :param known: numbers of the repairs that had accepted losses at the preview; None allows any.
         :return: the answer of the last repair.
@@ -592,7 +592,7 @@ class Ledger(ReadOnlyLedger):
         return done
 
     def sweep(self) -> None:
-        """Delete useless records of the last step or of a process that died. A failure here is only logged."""
+        """Delete obsolete records that the last step or a dead process left. A failure is only logged."""
         try:
             record = Reader(self.store, self._known).peek_if_any(
                 TopologyRecord, self.paths.record
@@ -611,13 +611,16 @@ class Ledger(ReadOnlyLedger):
     def joined(
         first: BoundStep[T], then: Callable[[T], BoundStep[U] | None]
     ) -> BoundStep[answers.Joined[T, U]]:
-        """Join two steps that share one multi. `then` returns the second step for the answer of the first one."""
+        """Join two steps that share one multi.
+
+        `then` receives the answer of the first step and returns the second step.
+        """
         return partial(in_one_multi, first=first, then=then)
 
     # --- reading
 
     def past_time(self) -> datetime:
-        """Return a time that has certainly passed, even if the clock of this machine is fast."""
+        """Return a time that is certainly in the past, even if this machine's clock is fast."""
         now = self.clock.now()
         node = self.store.get(self.paths.record)
         return min(now, (node and node.modified) or now)
@@ -630,7 +633,7 @@ class Ledger(ReadOnlyLedger):
         return record.incarnation
 
     def pace(self, unit: str = "rows") -> list[list[float]]:
-        """Read the number of rows and the seconds in process of each of the last committed transactions.
+        """Read the number of rows and the processing time in seconds of each recently committed transaction.
 
         :param unit: unit of the counts, such as files.
         """
@@ -642,13 +645,13 @@ class Ledger(ReadOnlyLedger):
         return self._seen(loss.position_now)
 
     def deciding_from(self) -> list[Any]:
-        """Read every position from which a new transaction or a replay will decide its rows, after a sync."""
+        """After a sync, read every position from which a new transaction or a replay will decide its rows."""
         self.store.sync()
         self._known.clear()
         return self._seen(loss.deciding_from)
 
     def holds(self, token: Token) -> bool:
-        """Return whether the ledger still has the grant of `token`.
+        """Return whether the ledger still holds the grant of `token`.
 
         If not, a newer committer has outranked this one.
         """
@@ -656,7 +659,7 @@ class Ledger(ReadOnlyLedger):
         return end.holds(self.status(token.txid), self.topology(), token)
 
     def remember(self, look: ReadOnlyLedger) -> None:
-        """Remember the records that `look` has read for the next step. The multi of this step checks their versions."""
+        """Remember the records that `look` has read for the next step, whose multi checks their versions."""
         self._keep(look.reader)
 
     def _keep(self, read: Reader) -> None:
@@ -677,7 +680,7 @@ class Ledger(ReadOnlyLedger):
             try:
                 return question(Reader(self.store, self._known), self.paths)
             except UnreadableRecord:
-                self._known.clear()  # The turn has moved on. Earlier records may be deleted.
+                self._known.clear()  # The turn has moved on, so earlier records may be deleted.
         return question(Reader(self.store), self.paths)
 
     # --- one pass
@@ -685,15 +688,15 @@ class Ledger(ReadOnlyLedger):
     def _run(self, name: str, step: BoundStep[T], answered: Answers) -> T | Unanswered:
         synced = False
         for number in range(PASSES):
-            # After a sync, read everything from the store, since no remembered record may decide an
-            # answer.
+            # After a sync, read everything from the store, since remembered records must not decide
+            # an answer.
             known = None if synced else self._known
             read = Reader(self.store, known, hasty=number == 0, answers=answered)
             stamp = self._stamp()
             try:
                 decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths)
             except Unanswered as question:
-                # The multi of the next pass checks the records that led to the question.
+                # The multi of the next pass checks the records that led to this query.
                 self._known.add(read.seen)
                 return question
             except (Refused, UnreadableRecord) as error:
@@ -721,7 +724,7 @@ class Ledger(ReadOnlyLedger):
         created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
         after = self._known.made_by(
             decision.writes, read.seen
-        )  # This comes before the send, since other threads may record later versions.
+        )  # Do this before sending, since other threads may record later versions.
         try:
             self.store.multi(read.requirements(created), decision.writes)
         except RequirementFailed:

@@ -1,8 +1,8 @@
 """The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §5.
 
-After a transaction, people may have renamed or forgotten a state, changed its values, or accepted a loss. Each of these
+After a transaction, a state may have been renamed or forgotten, its values changed, or a loss accepted. Each of these
 actions is a repair, whose record names the transaction that had the turn. So this module needs no clock. A repair
-record has the name of the state at that transaction.
+record has the name that the state had at that transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHANGE = "change"
 
 
 class Segment(NamedTuple):
-    """The transactions that were written to a state under one name.
+    """The transactions written to a state under one of its names.
 
     :param last: the last of these transactions; None if the state still has this name.
     """
@@ -52,14 +52,14 @@ class Segment(NamedTuple):
 
 
 class StateLoss(NamedTuple):
-    """A loss of values of a state that a person accepted.
+    """An accepted loss of a state's values.
 
     :param number: number of the repair.
     :param generation: generation of the ledger after the repair. A fence with a lower generation is older than the
         repair.
     :param txid: the transaction that had the turn at the repair.
-    :param found: the last transaction that the state had after the loss; 0 if it was empty; None if unknown.
-    :param change: the newest accepted change that the state had after the loss.
+    :param found: the state's last transaction after the loss; 0 if it was empty; None if unknown.
+    :param change: the state's newest accepted change after the loss.
     """
 
     number: int
@@ -72,9 +72,9 @@ class StateLoss(NamedTuple):
 class Pending(NamedTuple):
     """The accepted changes that the values of a state may lack.
 
-    :param missing: the changes that may be missing, in the order in which they were made.
-    :param asked: whether a person must say which of these changes the values include. If False, the values lack all of
-        them.
+    :param missing: the changes that may be missing, oldest first.
+    :param asked: whether the user must name the changes that the values include. If False, the values lack all these
+        changes.
     """
 
     missing: tuple[RepairRecord, ...]
@@ -90,11 +90,11 @@ class Life:
 
     :param segments: the transactions under each name of the state, oldest first.
     :param began_empty: whether the state was empty before its first transaction.
-    :param changes: the changes of its values by hand that people accepted, oldest first.
+    :param changes: the accepted manual changes of its values, oldest first.
     :param losses: the accepted losses whose values no roll forward has restored.
     :param rebuilt: the last transaction before a rebuild of the ledger; 0 if there was none. Facts about earlier
         transactions are lost.
-    :param vouched: the last transaction that a rebuild found complete in all states.
+    :param vouched: the last transaction that a rebuild found to be complete in all states.
     :param receipts: the known receipts of final transactions.
     :param own: the receipts that the state itself keeps.
     :param back: transactions whose rows a repair has taken back.
@@ -199,7 +199,7 @@ class Life:
         return self.kept(txid, as_of)
 
     def kept(self, txid: int, as_of: int | None = None) -> bool | None:
-        """Return the result of `held`, but assume that the transaction was written to the state."""
+        """Like `held`, but assume that the transaction was written to the state."""
         if txid <= self.rebuilt and txid != self.vouched and txid not in self.own:
             return None
         unknown = False
@@ -209,12 +209,12 @@ class Life:
             if loss.found is not None and txid > loss.found:
                 return False
             unknown = unknown or loss.found is None
-        # The state may still have its receipt although its values were restored from an older
+        # The state may still have the receipt, although its values were restored from an older
         # backup.
         return None if unknown else True
 
     def is_accepted(self, txid: int) -> bool:
-        """Return whether a person or a rebuild has accepted the content of the state after a transaction."""
+        """Return whether a user or a rebuild has accepted the state's content after a transaction."""
         return not self.kept(txid) or any(txid < loss.txid for loss in self.losses)
 
     def expected(self, last: int, as_of: int | None = None) -> tuple[int, ...] | None:
@@ -243,7 +243,7 @@ class Life:
     def sums(
         self, columns: Iterable[str], txids: Iterable[int], changes: Sequence[RepairRecord] = ()
     ) -> dict[str, int] | None:
-        """Return the sum of each column over these transactions and changes. Return None if a summand is unknown."""
+        """Return the sum of each column over these transactions and changes. Return None if any value is unknown."""
         found = dict[str, int]()
         wrote = [each for txid in txids if (each := self.given[txid]).keys]
         for name in columns:
@@ -257,7 +257,9 @@ class Life:
     def changes_after(
         self, last: int, mark: int, totals: Mapping[str, int] | None, *, as_of: int | None = None
     ) -> Pending | None:
-        """Return the accepted changes that the values lack. Return None if no choice of changes explains the totals.
+        """Return the accepted changes that the values lack.
+
+        Return None if no combination of changes explains the totals.
 
         The values include all transactions up to `last`.
 
@@ -288,7 +290,7 @@ class Life:
         return Pending(missing, bool(missing) and (len(fits) > 1 or after))
 
     def gone(self, first: int, before: int | None = None) -> frozenset[str]:
-        """Return the keys that people deleted by hand after transaction `first`, but before transaction `before`."""
+        """Return the keys that were deleted by hand after transaction `first` and before transaction `before`."""
         return frozenset(
             key
             for each in self.changes
@@ -297,7 +299,7 @@ class Life:
         )
 
     def lacks(self, txid: int) -> bool:
-        """Return whether a roll forward left a transaction out of the table, and no person has accepted this since."""
+        """Return whether a roll forward left a transaction out of the table and this was not accepted since."""
         given_up = any(each.number > self.passed for each in self.losses)
         return txid in self.holes & self.given.keys() and not given_up
 
@@ -318,9 +320,9 @@ class _Walk:
 
     :param name: the name of the state at the current repair.
     :param until: the last transaction of the state under that name.
-    :param healed: the lowest transaction with which a later roll forward began.
-    :param vouched: the last transaction that a rebuild found complete, by state.
-    :param unwanted: numbers of the changes that a person withdrew.
+    :param healed: the lowest transaction at which a later roll forward began.
+    :param vouched: the last transaction that a rebuild found to be complete, by state.
+    :param unwanted: numbers of the withdrawn changes.
     :param back: transactions that were taken back.
     :param mark: the newest change in the backup from which the state was restored. Later changes are lost.
     """
@@ -388,7 +390,7 @@ class _Walk:
             self._heals(rolled["found"])
 
     def _heals(self, found: int) -> None:
-        """Record that the state continued from a backup of transaction `found`, which ended its later losses."""
+        """Record that the state continued from a backup of transaction `found`. Later losses no longer apply."""
         self.healed = found if self.healed is None else min(self.healed, found)
 
     def _takes_loss(self, each: RepairRecord) -> None:
@@ -402,7 +404,7 @@ class _Walk:
 def _still_there(
     changes: Sequence[RepairRecord], losses: Sequence[StateLoss]
 ) -> list[RepairRecord]:
-    """Return the changes that no accepted loss removed, in the order in which they were made."""
+    """Return the changes that no accepted loss removed, oldest first."""
     kept = (
         each
         for each in changes
@@ -442,7 +444,7 @@ def renamed_since(
 
 
 class ForgottenName(str):
-    """The description of a forgotten state. It equals no name, since a new state may have the same name."""
+    """The description of a forgotten state. It never equals a name, since a new state may reuse the name."""
 
     __hash__ = object.__hash__
     __ne__ = object.__ne__
@@ -455,7 +457,7 @@ def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
     """Return the current name of a state.
 
     :param name: the name that the state had at transaction `txid`.
-    :return: the current name, or a `ForgottenName` if people have forgotten the state since.
+    :return: the current name, or a `ForgottenName` if the state was forgotten since.
     """
     for each in since_reset(repairs):
         renamed = renaming(each)
@@ -471,7 +473,7 @@ def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
 
 
 class _Given(Protocol):
-    """A transaction that is known from a receipt in the state, or from the fence of the state."""
+    """A transaction known from a receipt in the state or from the state's fence."""
 
     @property
     def txid(self) -> int: ...
@@ -482,7 +484,7 @@ class _Given(Protocol):
 
 
 def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: str) -> bool:
-    """Return whether a state has output of exactly this transaction that it cannot undo.
+    """Return whether a state has output from exactly this transaction that it cannot undo.
 
     A reset or lost ledger can repeat a txid, but never a birth.
 
@@ -493,7 +495,7 @@ def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: 
 
 
 def accepted_code(repairs: Sequence[RepairRecord]) -> dict[tuple[str, str], int]:
-    """Return, by task and digest of its code, the last transaction for which people accepted this code."""
+    """Return the last transaction for which different code was accepted, by task and digest of the code."""
     accepted = dict[tuple[str, str], int]()
     for each in repairs:
         if each.what == ACCEPT_CODE:

@@ -1,7 +1,7 @@
-"""Convert the output of a transactional state to a text that a replay can compare. Source: docs/protocol.md §7.
+"""Describe the output for a transactional state as a text that a replay can compare. Source: docs/protocol.md §7.
 
-Two outputs are equal if they have the same keys and values. Floats in value columns may differ slightly, since the
-order of addition changes their rounding. All floats are added up, each weighted by its key and column. Two such sums
+Two outputs are equal if they have the same keys and values. Floats in value columns may differ slightly, since their
+rounding depends on the order of addition. All floats are added up, each weighted by its key and column. Two such sums
 may differ by at most 1e-9 of the sum of absolute values.
 """
 
@@ -21,7 +21,7 @@ _MOST = 1e300
 def output_text(
     rows: Iterable[Mapping[str, Any]], names: Iterable[str], approximate: Iterable[str]
 ) -> str:
-    """Return a text that describes an output, regardless of the order of its rows. No row is kept in memory.
+    """Return a text that describes an output, regardless of row order. No rows are kept in memory.
 
     :param names: the columns to compare; all columns if empty.
     :param approximate: the columns whose floats may differ slightly. Each row must then have a different key.
@@ -52,7 +52,7 @@ def output_text(
 
 
 def same_output(one: str, other: str) -> bool:
-    """Return whether two texts of `output_text` describe the same output."""
+    """Return whether two texts from `output_text` describe the same output."""
     exact, *loose = one.split()
     other_exact, *other_loose = other.split()
     if exact != other_exact or not loose or not other_loose:

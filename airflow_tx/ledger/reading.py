@@ -45,28 +45,34 @@ from airflow_tx.ledger.records import (
 )
 
 # --- reader -------------------------------------------------------------------------------------------------------
-# A step requires that the records which it has read stay unchanged. The reader adds this
-# requirement to the multi.
+# A step requires that the records it has read stay unchanged. The reader adds this requirement to
+# the multi.
 
 
 _A = TypeVar("_A")
 _K = TypeVar("_K")
 
 Answers = dict[str, tuple[object, Any]]
-"""The last question of each kind, with its answer. Older ones are dropped, since a source remembers one decision."""
+"""The last query of each kind, with its result. Older ones are dropped, since a source remembers only one decision."""
 
 PRESENT = Node(b"", ANY_VERSION)
-"""The value of a record that `Reader.exists` assumes to exist. If the record is missing, the multi is refused."""
+"""The placeholder value of a record that `Reader.exists` assumes to exist.
+
+If the record is missing, the multi is refused.
+"""
 
 UNKNOWN = Node(b"", ANY_VERSION)
-"""The value of a record that this process has not read."""
+"""The placeholder value of a record that this process has not read."""
 
 MOST_KNOWN = 2000
 """Maximum number of records that a process remembers."""
 
 
 class Unanswered(Exception):
-    """Signals that a pass needs an answer from outside the ledger. `Ledger.run` gets it and repeats the step."""
+    """Signals that a pass needs the result of a query outside the ledger.
+
+    `Ledger.run` makes the query and repeats the step.
+    """
 
     def __init__(self, kind: str, about: object, call: Callable[[], object]) -> None:
         super().__init__(kind, about)
@@ -79,8 +85,8 @@ class Unanswered(Exception):
 class KnownRecords:
     """The last known version of each record and folder. None means that the record did not exist.
 
-    Several threads may share it. Add only versions that exist or have existed in the store. With an old version, the
-    multi is refused. A version that does not exist yet could later match a different record.
+    Several threads may share it. Add only versions that exist or have existed in the store. An old version only gets
+    the multi refused. A version that does not exist yet could later match a different record.
     """
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
@@ -92,7 +98,7 @@ class KnownRecords:
         self.children.clear()
 
     def add(self, seen: KnownRecords) -> None:
-        """Add the records that a pass has read, except where a newer version is known."""
+        """Add the records that a pass has read, unless a newer version is known."""
         if len(self.nodes) > MOST_KNOWN:
             self.clear()
         for path, node in seen.nodes.items():
@@ -107,8 +113,7 @@ class KnownRecords:
     def made_by(self, writes: Sequence[Write], seen: KnownRecords) -> KnownRecords:
         """Return the records and names that these writes will produce. The value None means unknown.
 
-        Call this before you send the multi: another thread may record a later change before this thread records its
-        own.
+        Call this before sending the multi: another thread may record a later change before this thread records its own.
 
         :param seen: the records that the pass has read.
         """
@@ -119,7 +124,7 @@ class KnownRecords:
         return made
 
     def take(self, made: KnownRecords, seen: KnownRecords) -> None:
-        """Add the results of a multi and the records that its pass has read, except where a newer version is known."""
+        """Add the results of a multi and the records that its pass read, unless a newer version is known."""
         for path, node in made.nodes.items():
             if node is None:
                 self.nodes.pop(path, None)
@@ -129,7 +134,7 @@ class KnownRecords:
         self.add(KnownRecords(found, {**seen.children, **made.children}))
         for path, node in seen.nodes.items():
             if node is None and path not in made.nodes:
-                self.nodes.pop(path, None)  # Only this multi required the absence.
+                self.nodes.pop(path, None)  # Only this multi required that the record is missing.
 
     def _of(self, writes: Sequence[Write]) -> KnownRecords:
         written = {write.path for write in writes}
@@ -167,8 +172,8 @@ class Reader:
     """Reads records for one pass of a step, or of several steps that share a multi.
 
     :param store: the store of the records.
-    :param known: records that this process remembers and that need no further read. If one is outdated, the multi is
-        refused, and the next pass runs without them. They never decide a step that writes nothing.
+    :param known: records that this process remembers and need not read again. If one is outdated, the multi is refused,
+        and the next pass runs without them. They never decide a step that writes nothing.
     :param hasty: whether this pass may assume, without a read, that some records exist and that others do not.
     :param answers: the answers from outside the ledger that earlier passes received.
     """
@@ -198,11 +203,11 @@ class Reader:
         self._written += writes
 
     def ask(self, kind: str, about: object, call: Callable[[], _A]) -> _A:
-        """Return the answer to a question that an earlier pass received from outside the ledger.
+        """Return the result of a query outside the ledger, which an earlier pass has made.
 
-        :param about: the subject of the question. The answer is valid only for the same subject.
-        :param call: function that gets the answer between two passes.
-        :raises Unanswered: no earlier pass has received the answer.
+        :param about: the subject of the query. The result is valid only for the same subject.
+        :param call: function that makes the query between two passes.
+        :raises Unanswered: no earlier pass has the result.
         """
         found, answer = self._answers.get(kind, (None, None))
         if found != about:
@@ -232,7 +237,7 @@ class Reader:
         return _present(self.peek_if_any(cls, path), path)
 
     def peek_if_any(self, cls: type[R], path: str) -> R | None:
-        """Read the record like `peek`, but return None if it is missing."""
+        """Like `peek`, but return None if the record is missing."""
         node = self._node(path)
         return None if node is None else decode(cls, path, node.data)
 
@@ -276,11 +281,13 @@ class Reader:
         return tuple(sorted(names))
 
     def names_if_any(self, path: str) -> tuple[str, ...]:
-        """Read the names like `names`, but return () if the path is missing."""
+        """Like `names`, but return () if the path is missing."""
         return self.names(path) if self.exists(path) else ()
 
     def requirements(self, created: frozenset[str]) -> tuple[Requirement, ...]:
-        """Return a requirement for each record that was read. Absence is only required where the multi creates one.
+        """Return a requirement for each record that was read.
+
+        A missing record is required only where the multi creates one.
 
         :param created: paths that the multi creates.
         """
@@ -293,7 +300,7 @@ class Reader:
         return tuple(found)
 
     def still_holds(self) -> bool:
-        """Return whether all records are still unchanged since they were read, so that they are from one moment."""
+        """Return whether no record has changed since it was read, so that all records are from one moment."""
         requirements = self.requirements(frozenset())
         try:
             if requirements:
@@ -336,7 +343,7 @@ def _present(record: R | None, path: str) -> R:
 
 
 # --- rotating state -----------------------------------------------------------------------------------------------
-# RotatingTransactionalState stores the metadata of each batch, and the position after the batch.
+# RotatingTransactionalState stores each batch's metadata and the position after the batch.
 #
 # `begin` and a replay decide from the state of the previous transaction. When a transaction ends,
 # it removes that state. Source: docs/protocol.md §§1, 4; Trident's class of this name.
@@ -376,7 +383,7 @@ class RotatingTransactionalState:
     ) -> tuple[Metadata, tuple[Write, ...]]:
         """Read the state of `txid`. If there is none, decide it and return the writes that store it.
 
-        :param initializer: function that decides the state from the position before the batch.
+        :param initializer: function that derives the state from the position before the batch.
         """
         path = self._paths.meta(txid)
         if self._read.find(Metadata, path, new=True) is not None:
@@ -396,9 +403,9 @@ class RotatingTransactionalState:
         return (Delete(path),) if txid in self._found or self._read.exists(path) else ()
 
     def cleanup_before(self, txid: int) -> tuple[Write, ...]:
-        """Remove the state before `txid`.
+        """Remove the state of the transaction before `txid`.
 
-        Earlier states do not exist, since every transaction removes the state before it when it ends.
+        Older states do not exist, since each transaction removes its predecessor's state when it ends.
         """
         return self.remove_state(txid - 1) if txid > 1 else ()
 
@@ -419,7 +426,7 @@ def position_after(before: Any, after: Any, *, partitioned: bool) -> Any:
 
 
 def unmoved(before: Any, rows: Any, *, partitioned: bool) -> Any:
-    """Return the position after a batch whose rows do not change the position of the source."""
+    """Return the position after a batch whose rows do not change the source's position."""
     return {name: (before or {}).get(name) for name in rows or {}} if partitioned else before
 
 
@@ -429,7 +436,7 @@ def stale_successors(
     """Return the transactions whose batch does not start where their predecessor ended. They must be replayed.
 
     Storm replays all later transactions when a transaction fails. This package replays only transactions whose base has
-    changed. A replay may end at another position and so make more transactions stale.
+    changed. A replay may end at a different position, which makes more transactions stale.
 
     :param opened: the open transactions from `current` on.
     :param position: digest of the position after transaction `current` − 1.
@@ -449,9 +456,9 @@ def stale_successors(
 
 
 READINGS = 50
-"""Maximum number of times that a read is repeated because a transaction became final during it."""
+"""Maximum number of repeated reads because a transaction became final during a read."""
 MOST_UNREADABLE = 100
-"""Maximum number of unreadable records that are listed by name. A damaged counter can make many records unreadable."""
+"""Maximum number of unreadable records to list by name. A damaged counter can make many records unreadable."""
 NO_TOPOLOGY = TopologyRecord("", "", "", 0)
 """The record of a topology that has no ledger."""
 
@@ -476,7 +483,7 @@ class TurnReading:
 
     @property
     def first(self) -> str:
-        """Describe the transaction that has the turn in a few words. Return "" if its record is unknown."""
+        """Describe briefly the transaction that has the turn. Return "" if its record is unknown."""
         record = self.record
         if record is None:
             return ""
@@ -525,8 +532,7 @@ class LedgerReader:
         """Read the ledger. Return None if a transaction became final while it was read.
 
         :param last: the last transaction to read.
-        :param shown: whether to report open transactions that cannot be read instead of raising an error; for display
-            only.
+        :param shown: whether to report unreadable open transactions instead of raising an error; for display only.
         :raises UnreadableRecord: a record is damaged or missing.
         """
         read = Reader(self._store)
@@ -539,8 +545,8 @@ class LedgerReader:
         opened: dict[int, TransactionRecord] = {}
         unreadable: dict[int, UnreadableRecord] = {}
         base = digest(None)
-        # Read the newest transaction first, so that the facts of two neighbours are from the same
-        # moment.
+        # Read the newest transaction first, so that the facts about two neighbours are from the
+        # same moment.
         for txid in range(allocated if last is None else min(allocated, last), current - 1, -1):
             try:
                 opened[txid] = read.peek(TransactionRecord, self._paths.transaction(txid))
@@ -563,7 +569,7 @@ class LedgerReader:
         )
 
     def settled(self, *, last: int | None = None, shown: bool = False) -> LedgerReading:
-        """Read the ledger, and repeat this until no transaction becomes final during the read. Raises as `read`."""
+        """Read the ledger repeatedly until no transaction becomes final during a read. Raises as `read`."""
         for _ in range(READINGS):
             found = self.read(last=last, shown=shown)
             if found is not None:
@@ -585,7 +591,7 @@ class LedgerReader:
 
 
 def repairs_of(read: Reader, paths: Paths) -> list[RepairRecord]:
-    """Read the repairs that people made to the ledger, oldest first."""
+    """Read the repairs of the ledger, oldest first."""
     numbers = sorted(map(int, read.names_if_any(paths.repairs)))
     return [read.peek(RepairRecord, paths.repair(number)) for number in numbers]
 
@@ -597,5 +603,5 @@ def records_at(read: Reader, cls: type[R], paths: Mapping[_K, str]) -> dict[_K, 
 
 
 def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:
-    """Read the acks of a transaction, by task id and map index. Acks that were removed since are omitted."""
+    """Read the acks of a transaction, by task id and map index. Acks that no longer exist are omitted."""
     return records_at(Reader(store), Ack, {ack_element(name): f"{folder}/{name}" for name in names})

@@ -1,8 +1,8 @@
 """Receipts: the facts and the output of each final transaction, with the hash of the receipt before it.
 
-A grant carries the known part of the receipt of its transaction. A state adds the rows that were written to it and
-keeps the receipt beside its fence. The multi that ends the transaction adds the rows of all states and stores the
-receipt in the history. Source: docs/protocol.md §10.
+A grant carries the known part of its transaction's receipt. A state adds the rows that were written to it and keeps the
+receipt beside its fence. The multi that ends the transaction adds the rows written to all states and stores the receipt
+in the history. Source: docs/protocol.md §10.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from airflow_tx.ledger.row_digest import MODULUS
 
 RECEIPT_FORMAT: Final = 1
 METADATA_KEPT = 16_384
-"""Maximum characters of metadata as JSON. A receipt keeps only the digest of longer metadata to save space."""
+"""Maximum length of metadata as JSON, in characters. Of longer metadata, a receipt keeps only the digest."""
 POSITION_KEPT = 8_192
 REPLAYS_KEPT = 20
 _LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish", "checks", "hash"})
@@ -46,7 +46,7 @@ class Outcome(str, Enum):
 
 
 class Deed(Record, frozen=True):
-    """An action of a person: who, when and why."""
+    """A user action: who, when and why."""
 
     who: str
     when: Moment
@@ -54,7 +54,7 @@ class Deed(Record, frozen=True):
 
 
 class DeedOfAttempt(Deed, frozen=True):
-    """An action of a person on one attempt."""
+    """A user action on one attempt."""
 
     attempt: Int
 
@@ -64,7 +64,7 @@ class Replayed(Record, frozen=True, omit_defaults=True):
 
     :param rows: number of rows that the tasks of the attempt counted; None if they did not count.
     :param size: number of rows that the source counted, if no task counted them.
-    :param by: the person who replayed it; None if no person did.
+    :param by: the user who replayed it; None for an automatic replay.
     """
 
     attempt: Int
@@ -93,11 +93,11 @@ class Replaced(Record, frozen=True, omit_defaults=True):
 
 
 class CheckNote(Record, frozen=True, omit_defaults=True):
-    """The result of a check of the committer.
+    """The result of one of the committer's checks.
 
     :param digest: digest of the output that the check examined.
     :param severity: severity of the check; "" means "error", so that a failure refuses the commit.
-    :param accepted: who accepted the failure; None if no person did.
+    :param accepted: who accepted the failure; None if it is not accepted.
     """
 
     passed: bool
@@ -108,12 +108,12 @@ class CheckNote(Record, frozen=True, omit_defaults=True):
 
 
 class Written(Record, frozen=True, omit_defaults=True):
-    """The rows that were written to a state by one transaction, or by a part of it.
+    """The rows that one transaction, or a part of the transaction, wrote to a state.
 
-    :param keys: number of keys that were written; number of rows if the state is a table.
+    :param keys: number of written keys, or of rows if the state is a table.
     :param digest: digest of these rows, in any order: 16 hex digits.
-    :param sums: total of each added value column, if the column has only whole numbers.
-    :param left: whether a restatement did not write to the state, because a person had accepted its content.
+    :param sums: total of each summed value column that has only whole numbers.
+    :param left: whether a restatement left the state untouched, because the state's content had been accepted by hand.
     """
 
     keys: int
@@ -137,12 +137,12 @@ NOTHING_WRITTEN = Written(0, "0" * 16)
 
 
 class TaskRows(Record, frozen=True, omit_defaults=True):
-    """The rows that a task read and emitted, over all its instances.
+    """The rows that a task read and emitted, across all its instances.
 
     :param rows: number of rows that the task read; None if it did not count.
     :param outputs: number of rows that the task wrote to each output.
-    :param digests: digest of the rows of each output, if all instances hashed them in the same form. The digest of the
-        batch has the key "".
+    :param digests: digest of each output's rows, if all instances hashed them in the same form. The batch's digest has
+        the key "".
     """
 
     instances: Int
@@ -165,10 +165,11 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
     :param birth: random id of the transaction, the same for all attempts; "" if unknown. A ledger that was set back can
         repeat a txid, but not a birth.
     :param replays: the most recent earlier attempts, oldest first.
-    :param lost: description of the rows before the batch that a person accepted as lost.
-    :param changed: who requested that its rows be decided again, when and why, and the attempt whose rows they replace.
+    :param lost: description of the rows before the batch that were accepted as lost.
+    :param changed: who requested that its rows be decided again, when and why, and the attempt whose rows the new ones
+        replace.
     :param skip: who requested its skip, when and why.
-    :param size: number of rows or files that the source counted in the batch, and the reason for this number.
+    :param size: number of rows or files that the source counted in the batch, and the reason for the batch size.
     :param journal: name of the journal entry with its contribution; None if there is none.
     :param replaces: the `txid` and the `entry` of the transaction that it restates; None if it is no restatement.
     :param wish: who requested the restatement, when and why.
@@ -192,11 +193,11 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
 
     @property
     def restates(self) -> int | None:
-        """Return the transaction that this one restates. Return None if this is no restatement."""
+        """Return the transaction that this one restates. Return None if this one is not a restatement."""
         return None if self.replaces is None else self.replaces.txid
 
     def facts(self) -> dict[str, Any]:
-        """Return these facts by the name of their field, for another record with the same fields."""
+        """Return these facts by field name, for another record with the same fields."""
         return {name: getattr(self, name) for name in TransactionFacts.__struct_fields__}
 
 
@@ -204,18 +205,18 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
     """The permanent record of a final transaction. Its `size` is {} if the source did not count.
 
     :param outcome: COMMITTED or SKIPPED.
-    :param granted: when its last grant was given.
-    :param metadata: metadata of the batch, which identifies its rows. Long values of this field, `before` and `after`
-        are kept as digests.
+    :param granted: time of its last grant.
+    :param metadata: metadata of the batch, which identifies its rows. For long values of this field, `before` and
+        `after`, only the digest is kept.
     :param before: the position of the source before the batch.
     :param after: the position of the source after the batch.
-    :param rows: number of rows of the batch that its tasks read; None if they did not count.
+    :param rows: number of rows that the tasks read from the batch; None if not counted.
     :param digest: the digests of these rows, one for each hash method.
     :param tasks: number of rows that each task read and wrote.
     :param code: the code that processed the batch.
     :param previous: the hash of the previous receipt; "" if there is none.
     :param written: the rows that were written to each state.
-    :param unproven: reasons why it is not proven that its tasks read every row once, one line each; None for a skip.
+    :param unproven: reasons why there is no proof that its tasks read every row once, one line each; None for a skip.
     :param checks: result of each check of the committer, by its name. None if the committer has no checks.
     """
 
@@ -257,7 +258,7 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return hash_of(self.text)
 
     def hashed(self) -> Receipt:
-        """Return the receipt with its hash, in the form that the history keeps."""
+        """Return the receipt with its hash, as stored in the history."""
         return replace(self, stored_hash=self.hash)
 
     def to_json(self) -> dict[str, Any]:
@@ -269,7 +270,7 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         """Create a receipt from the JSON of `to_json` or of `text`. The hash is not compared.
 
         :param path: location of the receipt, for the error.
-        :raises UnreadableRecord: the value is no receipt, or has another format.
+        :raises UnreadableRecord: the value is not a receipt, or has a different format.
         """
         found = value.get("format", RECEIPT_FORMAT) if isinstance(value, Mapping) else None
         if found not in (RECEIPT_FORMAT, None):
@@ -278,7 +279,7 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return read_as(cls, value, path)
 
     def with_written(self, written: Mapping[str, Written]) -> Receipt:
-        """Return the receipt with these rows written to the states. Its hash differs from before."""
+        """Return the receipt with these rows as written to the states. Its hash changes."""
         return replace(self, written=dict(written), stored_hash="")
 
     def differences(self, other: Receipt) -> list[str]:
@@ -292,7 +293,7 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
     """The facts of a transaction that a fence keeps, so that a lost ledger can be rebuilt from the fences.
 
     :param granted: time at which the turn was granted.
-    :param skip: who skipped it, when and why; None if it is committed.
+    :param skip: who skipped the transaction, when and why; None if it is committed.
     :param rows: metadata of the batch.
     :param position: the position of the source after the batch.
     :param prev: the position of the source before the batch.
@@ -320,12 +321,12 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Return the facts as the text that a fence keeps."""
+        """Return the facts as the text stored in a fence."""
         return dumps(as_plain(self))
 
     @classmethod
     def of_text(cls, text: str) -> FenceBatch | None:
-        """Read the facts from the text in a fence. Return None if the text has another form."""
+        """Parse the facts from a fence's text. Return None if the text has a different form."""
         try:
             return read_as(cls, json.loads(text), "a fence")
         except (ValueError, UnreadableRecord):
@@ -333,7 +334,7 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
 
 
 def as_said(plain: dict[str, Any]) -> dict[str, Any]:
-    """Remove the empty fields that a receipt omits."""
+    """Return the fields without the empty ones that a receipt omits."""
     return {
         name: each
         for name, each in plain.items()
@@ -347,7 +348,7 @@ def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
     :param receipts: receipts by txid. If they include a restated transaction, they must include all later receipts.
     """
     found = dict[int, int]()
-    # Begin with the newest transaction, since a restatement may itself be restated.
+    # Start with the newest transaction, since a restatement may itself be restated.
     for txid in sorted(receipts, reverse=True):
         receipt = receipts[txid]
         if receipt.replaces is not None and receipt.outcome == Outcome.COMMITTED.value:
@@ -361,14 +362,14 @@ def hash_of(text: str) -> str:
 
 
 REJECTED = "tx_rejected"
-"""The prefix of the names of outputs with rejected rows."""
+"""The name prefix of outputs with rejected rows."""
 MALFORMED = "tx_malformed"
-"""The name of the output with rows that do not fit the schema of the source, and of the column with their texts."""
+"""The name of the output that keeps malformed rows, and of the column that keeps their texts."""
 ASIDE = (REJECTED, MALFORMED)
 
 
 def rejected_of(tasks: Mapping[str, TaskRows]) -> dict[str, tuple[int | None, int]]:
-    """Return how many rows each task read and kept aside. Tasks that kept no row aside are omitted.
+    """Return how many rows each task read and kept aside. Tasks without rejected rows are omitted.
 
     :param tasks: the result of `tasks_of`.
     :return: number of rows read (None if not counted) and number of rows kept aside, by task.

@@ -40,7 +40,7 @@ from airflow_tx.ledger.receipt import (
 
 RECORD_FORMAT = 1
 MOST_OF_REASON = 1000
-"""Maximum number of characters that a record keeps of an error and of its remedy."""
+"""Maximum number of characters of an error, and of its remedy, that a record keeps."""
 
 # --- parts --------------------------------------------------------------------------------------------------------
 # The values inside records.
@@ -70,15 +70,15 @@ class BlockMark(Record, frozen=True):
     when: Moment
 
     def holds(self, record: TransactionRecord) -> bool:
-        """Return whether the mark applies to this attempt. It stays for a while after a person replays or skips it."""
+        """Return whether the mark applies to this attempt. A mark remains for a while after a manual replay or skip."""
         return record.attempt == self.attempt and record.skip is None
 
 
 class Waiter(Record, frozen=True):
     """A waiting run that offers its run slot to another run.
 
-    :param txid: the transaction of the run; None while the run waits in `begin` for one.
-    :param task_try: the try of the waiting task. A later try compares as greater.
+    :param txid: the run's transaction; None while the run waits in `begin` for one.
+    :param task_try: the try of the waiting task. Later tries compare as greater.
     :param blocking: txid of the transaction whose run needs a run slot.
     :param when: time of the offer; "" if the run has made none.
     """
@@ -91,7 +91,7 @@ class Waiter(Record, frozen=True):
 
     @property
     def rank(self) -> tuple[bool, int, str]:
-        """The rank of the waiter. The waiter with the greatest rank yields."""
+        """The rank of the offer. The waiting run with the highest rank yields."""
         return (self.txid is None, self.txid or 0, self.task_try)
 
 
@@ -107,7 +107,7 @@ class Yield(Record, frozen=True):
 
 
 class RollingNote(Deed, frozen=True, omit_defaults=True):
-    """A roll forward that a person has begun and that is not complete.
+    """A roll forward that has begun but is not complete.
 
     :param found: the last transaction that each rewritten state had before the roll forward.
     :param nonces: the nonce of each run of the command, oldest first.
@@ -121,9 +121,9 @@ class RollingNote(Deed, frozen=True, omit_defaults=True):
 
 
 class BatchRows(Record, frozen=True):
-    """The number of rows of a batch, and their digests. All tasks that read the batch have the same number and digests.
+    """The number of rows of a batch, and their digests. They must be the same for all tasks that read the batch.
 
-    :param digests: one digest for each form of hashing, since Spark and Python hash rows differently.
+    :param digests: one digest for each hash method, since Spark and Python hash rows differently.
     """
 
     rows: Int
@@ -152,7 +152,7 @@ class Phase(str, Enum):
 class TopologyRecord(Record, frozen=True):
     """The facts that apply to the whole topology and all its transactions.
 
-    :param incarnation: uuid of this ledger. A state whose fence has another one is refused.
+    :param incarnation: uuid of this ledger. A state whose fence has a different one is refused.
     :param generation: a number that every repair raises.
     :param states: the last final transaction that raised the fence of a state, by state.
     :param births: the birth in the fence of a state, by state. It is the birth of the last final transaction, or one
@@ -165,24 +165,24 @@ class TopologyRecord(Record, frozen=True):
     :param yielded: runs that yielded their run slots and will be started again, by run_id.
     :param yields: total number of times that a run yielded its run slot.
     :param skips: the open transactions that will be skipped at their turn, in order.
-    :param pace: number of rows and seconds in process of each of the last committed transactions. A third item names
-        the unit if it is not rows.
+    :param pace: number of rows and processing seconds of each recently committed transaction. A third item names the
+        unit if it is not rows.
     :param hours: number of transactions that became final in each of the last hours. The key is the hour in UTC, such
         as 2013-01-01T17.
-    :param losses: numbers of the repairs that accepted lost rows. A number is removed once the position of the source
-        is after all of these rows.
+    :param losses: numbers of the repairs that accepted lost rows. A number is removed once the source's position is
+        after all rows of that repair.
     :param accepted: facts about each state with which its fence is compared. `change` is the number of its newest
-        accepted change. An accepted loss adds the `generation` after it and the `fence` that a person saw (None if
+        accepted change. An accepted loss adds the `generation` after it and the `fence` that the user saw (None if
         there was none). `whole` is whether the state had its last transaction completely. `began` is the first
         transaction of a state that was empty before it. It is 0 if the state was not empty, and missing if that is
         unknown. `emptied` is the first transaction after an accepted loss that left the state empty.
-    :param garbage: paths of useless records that are not deleted yet, relative to the folder of the topology.
+    :param garbage: paths of obsolete records that are not deleted yet, relative to the topology's folder.
     :param receipt: hash of the last receipt; "" if there is none.
     :param origin: the position of the source before the first transaction.
-    :param renamed: current name of each renamed state, by its earlier name.
+    :param renamed: current names of renamed states, by earlier name.
     :param zone: the time zone of the DAG's schedule, which decides when a day begins; "" is UTC.
     :param grants: attempt and epoch of the last final transaction's grant, by state.
-    :param rolling: the roll forward that is under way; None if there is none.
+    :param rolling: the roll forward in progress; None if there is none.
     :param columns: value columns of each state, with the first transaction that wrote to the column. 0 means that the
         column is as old as the state.
     :param book: the first transaction with a line in the book of ends; 0 if the topology keeps no book.
@@ -244,7 +244,7 @@ class Binding(Record, frozen=True):
 
 
 class Metadata(Record, frozen=True):
-    """The record of a transaction's rows and of the position of the source after them.
+    """The record of a transaction's rows and the source's position after them.
 
     :param rows: the metadata of the batch.
     :param partitions: always None; the field is part of the format.
@@ -261,8 +261,8 @@ class Metadata(Record, frozen=True):
 class TakenRange(Record, frozen=True, omit_defaults=True):
     """The upstream transactions that a batch reads. A range is the metadata of the batch, and a part of its line.
 
-    :param ends: the restatement that counts, by transaction that begins a chain.
-    :param counts: number of rows in the table, by transaction that counts. A line omits them.
+    :param ends: the restatement that counts, by the transaction that begins the chain.
+    :param counts: number of rows in the table, by the transaction that counts. A line omits them.
     :param incarnation: incarnation of the upstream ledger. A line omits it.
     :param birth: birth of the `last` transaction. A line omits it.
     :param again: whether the batch was readmitted; set only in a line.
@@ -297,20 +297,19 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
     def end_of(self, txid: int) -> int:
-        """Return the transaction that counts for a transaction which begins a chain."""
+        """Return the transaction that counts for the beginning of a chain."""
         return self.ends.get(str(txid), txid)
 
 
 class EndLine(Record, frozen=True, omit_defaults=True):
-    """The line of a final transaction in the book of ends.
+    """A final transaction's line in the book of ends.
 
     :param outcome: COMMITTED or SKIPPED; None if a repair took the transaction back.
-    :param rows: number of rows or keys that were written to each state. States without rows are left out.
+    :param rows: number of rows or keys written to each state. States without rows are left out.
     :param first: the transaction that begins the chain of this restatement; 0 if this transaction is no restatement.
     :param end: the restatement that counts for this transaction, if it begins a chain; 0 if the transaction itself
         counts.
-    :param taken: the range of upstream transactions that its batch read, if the topology reads another topology's
-        table.
+    :param taken: the upstream range that its batch read, if the topology reads another topology's table.
     """
 
     txid: Int
@@ -352,27 +351,28 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     :param request: the try of the last `begin`.
     :param epoch: a number that each grant and each restart raises. It never gets smaller while the txid stays.
-    :param op: nonce of the last step, which identifies a write whose answer was lost.
+    :param op: nonce of the last step, which identifies a write whose response was lost.
     :param granted: whether any attempt has ever had a grant.
     :param receipt: the part of the receipt that was known at the last grant.
     :param base: digest of the position of the source before the batch.
     :param ended: digest of the position of the source after the batch.
-    :param pinned: whether the batch was readmitted. Its rows stay unless a person requests that they be decided again.
-    :param yielded: txid of the transaction to whose run this run gave up its slot.
+    :param pinned: whether the batch was readmitted. Its rows stay the same unless a user requests that they be decided
+        again.
+    :param yielded: txid of the transaction whose run got this run's slot.
     :param replay: the last automatic replay that was requested.
-    :param asked: who requested the last replay by a person, when, why, and for which attempt.
+    :param asked: who requested the last manual replay, when, why, and for which attempt.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted for it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
     :param outputs: outputs that a grant was about to write, as texts from `output_text`, by transactional state.
     :param fenced: names of the states to which a grant was about to write.
-    :param by_phase: whether several tasks hold the last grant, one after the other.
+    :param by_phase: whether several tasks hold the last grant one after another.
     :param error: the failure of the last try, until another try begins.
     :param remedy: the remedy of that failure.
     :param failed_task: the task that failed with `error`; "" if no single task failed.
     :param acks: name of the folder with the acks of this attempt. It is unique across all lives of a ledger.
     :param counted: the number and the digests of the rows of its first complete attempt.
     :param for_good: generation of the ledger in which `error` refused the commit permanently; 0 if no error did.
-    :param repairable: whether a repair, or a store that recovers, can end the `error` of a restatement.
+    :param repairable: whether the `error` of a restatement can end after a repair or once a store recovers.
     :param checks: the failed checks by name, each with its finding (`found`), the `digest` of the output, and who
         `accepted` it.
     :param end: outcome and time of the end; None while the transaction is open.
@@ -412,7 +412,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @classmethod
     def unknown(cls, txid: int, **known: Any) -> TransactionRecord:
-        """Create the record of a transaction of which only these facts are known."""
+        """Create the record of a transaction from the few known facts."""
         rest: dict[str, Any] = dict.fromkeys(
             "key run_id request op base ended rows_digest created began".split(), ""
         )
@@ -436,12 +436,12 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def rows(self) -> int | None:
-        """Return how many rows of the batch the tasks read. Return None without a receipt, or if no task counted."""
+        """Return how many rows of the batch the tasks read. Return None without a receipt or without a count."""
         return None if self.receipt is None else self.receipt.rows
 
     @property
     def digest(self) -> str:
-        """Return the digests of the batch's rows as one text, one for each hash method. Return "" if there are none."""
+        """Return the digests of the batch's rows, one per hash method, as one text. Return "" if there are none."""
         return "" if self.counted is None else " ".join(sorted(self.counted.digests.values()))
 
     @property
@@ -450,7 +450,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         return self.phase.value if self.end is None else self.end.outcome.value
 
     def at_end(self, op: str, end: End, receipt: Receipt) -> TransactionRecord:
-        """Return the final record. It omits fields that only its tries needed, and fields that its receipt repeats."""
+        """Return the final record, without fields that only its tries needed and fields that its receipt repeats."""
         return replace(
             self.without_failure(),
             op=op,
@@ -470,11 +470,11 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def accepted_checks(self) -> dict[str, CheckNote]:
-        """Return the checks whose failure a person accepted, since a later attempt may have the same output."""
+        """Return the checks whose failures were accepted, since a later attempt may have the same output."""
         return {name: each for name, each in self.checks.items() if each.accepted is not None}
 
     def without_failure(self) -> TransactionRecord:
-        """Return the record without the last failure, once another try has begun or no try is needed."""
+        """Return the record without the last failure, because another try has begun or no try is needed."""
         return replace(self, error=None, failed_task="", remedy=None, for_good=0, repairable=False)
 
     def with_failure(
@@ -486,7 +486,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         repairable: bool,
         failed_task: str = "",
     ) -> TransactionRecord:
-        """Return the record with one more failure for people: the problem, the failed task and the remedy."""
+        """Return the record with a failure to display: the problem, the failed task and the remedy."""
         return replace(
             self,
             failures=self.failures + 1,
@@ -509,12 +509,15 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def to_change(self) -> DeedOfAttempt | None:
-        """Return who requested other rows for this attempt. Return None if no person did, or a newer attempt exists."""
+        """Return who requested different rows for this attempt.
+
+        Return None if there is no request, or a newer attempt exists.
+        """
         return next((each for each in self.changed if each.attempt == self.attempt), None)
 
 
 class Ack(Record, frozen=True):
-    """The ack of one task or mapped instance of the newest attempt: what it adds to the ack val, and its output.
+    """The ack of one task or mapped instance of the newest attempt: its contribution to the ack val, and its output.
 
     :param emitted: id of the message of a mapped instance, as 16 hex digits. No other record has this id.
     :param acked: the message id that the instance acked when it was done: `emitted`, or the id that `begin` emitted for
@@ -562,11 +565,11 @@ class Skipped(Record, frozen=True):
 
 
 class Loss(Record, frozen=True, omit_defaults=True):
-    """Lost rows: the next rows of a source, which the source no longer has.
+    """Lost rows: rows that should come next in a source, but that the source no longer has.
 
     :ivar partition: "" for a source without partitions.
     :ivar position: the position of the partition before the lost rows.
-    :ivar resume_at: the position from which the source has rows again.
+    :ivar resume_at: the position at which the source has rows again.
     :ivar description: description of the lost rows.
     :ivar went_back: whether the source was reset to an earlier position, so that it will repeat rows of earlier
         batches.
@@ -580,27 +583,27 @@ class Loss(Record, frozen=True, omit_defaults=True):
 
 
 class RepairRecord(Record, frozen=True):
-    """The record `repairs/<number>`: a change that a person made to the ledger.
+    """The record `repairs/<number>`: a manual change of the ledger.
 
     The fields of `change` depend on `what`:
 
     * `accept-change`: the `state`, the last final `txid`, and the difference of the total of each of its `columns`. For
       a table, the number of `rows` that each changed transaction has. The digests of the deleted `keys`, and `unknown`
       if some of them are not known.
-    * `state-lost`, `state-forgotten`: the `state` and the current `txid`. If a person inspected the state: the token in
-      its `fence`, its last transaction (`found`), and its newest accepted `change`.
+    * `state-lost`, `state-forgotten`: the `state` and the current `txid`. If the state was inspected: the token in its
+      `fence`, its last transaction (`found`), and its newest accepted `change`.
     * `state-renamed`: the `state`, its new name (`to`), and the current `txid`.
     * `ledger-lost`: the current `txid`, and the last transaction that each of the `states` certainly has.
     * `reset`: the new `incarnation`.
     * `roll-forward`: the `states`, the `nonces` of the runs, and the withdrawn changes (`unchanged`).
     * `ends`: the `first` transaction with a line.
-    * `accept-code`: the digest of the `code` of each task ("" if the task is gone), and the last `txid`
-      whose other code is accepted.
+    * `accept-code`: the digest of the `code` of each task ("" if the task is gone), and the last `txid` whose different
+      code is accepted.
 
     :param what: kind of the repair, such as `state-lost` or `ends`. `told` describes the finding and the result.
     :param generation: generation of the ledger after the repair.
     :param change: facts about the repair, as listed above.
-    :param losses: the lost rows that a person accepted, for `accept-loss`.
+    :param losses: the accepted lost rows, for `accept-loss`.
     """
 
     number: Int
@@ -616,10 +619,10 @@ class RepairRecord(Record, frozen=True):
 
 
 class Wish(Record, frozen=True):
-    """The record `wanted/<txid>`: a restatement that a person requested and no run has begun yet.
+    """The record `wanted/<txid>`: a requested restatement that no run has begun yet.
 
     :param key: the run key of the run. Its next `begin` restates the transaction.
-    :param changed_rows: whether the restatement processes the current content of the rows instead of the original rows.
+    :param changed_rows: whether the restatement processes the rows' current content instead of the original rows.
     """
 
     txid: Int
@@ -633,12 +636,12 @@ class Wish(Record, frozen=True):
 
 
 class Followed(Record, frozen=True):
-    """The record `follow`: how far the corrections of the upstream topology were compared.
+    """The record `follow`: how far the upstream topology's corrections were compared.
 
-    :param incarnation: incarnation of the upstream topology. Another incarnation has other transactions.
-    :param txid: the last upstream transaction that was compared. If a transaction lacks a correction up to it, there is
-        a record in `behind`.
-    :param birth: birth of that transaction. Another birth means that the upstream ledger was set back.
+    :param incarnation: incarnation of the upstream topology. A different incarnation has different transactions.
+    :param txid: the last upstream transaction that was compared. Every transaction that lacks a correction up to `txid`
+        has a record in `behind`.
+    :param birth: birth of that transaction. A different birth means that the upstream ledger was set back.
     """
 
     incarnation: str
@@ -651,7 +654,7 @@ class Behind(Record, frozen=True):
     """The record `behind/<txid>`: a committed transaction that lacks corrections of the upstream topology.
 
     :param txid: the transaction that begins the chain.
-    :param ends: the end that counts now, by upstream transaction that begins a chain.
+    :param ends: the end that counts now, by the upstream transaction that begins the chain.
     :param when: time at which the missing corrections were found.
     :param why: reason why no restatement was requested for these ends; "" if one was requested.
     """
@@ -672,7 +675,7 @@ class AlarmNote(Record, frozen=True, omit_defaults=True):
 
     :param of: the subject of the alert.
     :param when: when it was raised.
-    :param dag_id: dag_id of the run that is failed while the alert is raised; "" if there is no such run.
+    :param dag_id: dag_id of the run that fails while the alert is raised; "" if there is no such run.
     :param run_id: run id of that run.
     """
 
@@ -690,9 +693,9 @@ class RaisedAlarms(Record, frozen=True):
 
 
 class WatcherRecord(Record, frozen=True):
-    """The record of a watcher: the last transaction that it has passed to Airflow.
+    """The record of a watcher: the last transaction that the watcher passed to Airflow.
 
-    :param incarnation: incarnation of the ledger. Another incarnation has other transactions.
+    :param incarnation: incarnation of the ledger. A different incarnation has different transactions.
     :param txid: the last transaction that was passed to Airflow.
     """
 
@@ -720,13 +723,13 @@ _PARTS = "parts"
 _HALF = "\\ud"
 """The first characters of an unpaired surrogate in JSON."""
 _TEXTS = frozenset(("error", "found", "lost", "reason", "remedy", "told", "unproven", "who", "why"))
-"""Fields with texts for people. Only these are escaped, since another name or position would mean another batch."""
+"""Fields with display texts. Only these are escaped, since a changed name or position would mean a different batch."""
 
 
 def _fit(value: Any, name: str = "") -> Any:
-    """Escape the unpaired surrogates in texts for people, since HTTP answers and databases do not accept them.
+    """Escape the unpaired surrogates in texts for display, since HTTP responses and databases do not accept them.
 
-    A receipt stays unchanged, because its digest is kept.
+    A receipt stays unchanged, because its hash is kept.
     """
     if isinstance(value, str):
         return _fit_text(value) if name in _TEXTS else value
@@ -754,7 +757,7 @@ def decode(cls: type[R], path: str, data: bytes) -> R:
         raise UnreadableRecord(
             path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}"
         )
-    # These ids are searched in Airflow's database, which refuses unpaired surrogates.
+    # These ids are used in queries of Airflow's database, which refuses unpaired surrogates.
     value |= {
         name: _fit_text(value[name])
         for name in _OF_AIRFLOW & value.keys()
@@ -792,4 +795,4 @@ _RESOLVED = [
         BookPage,
     )
 ]
-"""The decoders of the records, built once at import. Tasks are forks of a process that imports this module."""
+"""The record decoders, built once at import. Tasks are forked from a process that has imported this module."""

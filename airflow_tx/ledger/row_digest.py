@@ -14,13 +14,13 @@ from typing import Any
 from airflow_tx.ledger.batch_words import counted
 
 COUNT = "count"
-"""The form of a number of rows without a digest."""
+"""The form of a row count without a digest."""
 MODULUS = 2**64
 
 
 @dataclass(frozen=True)
 class RowsDigest:
-    """A number of rows with their digest.
+    """A row count with the digest of the rows.
 
     :param rows: the number of rows.
     :param digest: the sum of their 64-bit hashes, modulo 2^64.
@@ -40,12 +40,12 @@ class RowsDigest:
         return RowsDigest(rows, (self.digest + other.digest) % MODULUS, self.form)
 
     def agrees(self, other: RowsDigest) -> bool:
-        """Return whether the numbers of rows are equal and, if both have the same form, also the digests."""
+        """Return whether the row counts are equal and, if both have the same form, also the digests."""
         return self.rows == other.rows and (self.form != other.form or self.digest == other.digest)
 
     @property
     def text(self) -> str:
-        """The form and the digest as one text, as in records and references. "" if there is no digest."""
+        """Return the digest with its form as one text, for records and references. Return "" if there is no digest."""
         return "" if self.form == COUNT else f"{self.form}:{self.digest:016x}"
 
     @classmethod
@@ -69,7 +69,7 @@ class RowsDigest:
 
 
 def form_of_columns(names: Iterable[str]) -> str:
-    """Return the form of rows that Spark's `xxhash64` hashes, with these columns sorted by name.
+    """Return the form of rows with these columns, sorted by name, when Spark's `xxhash64` hashes them.
 
     A mark is hashed together with each value; see `column_marks`.
     """
@@ -77,9 +77,9 @@ def form_of_columns(names: Iterable[str]) -> str:
 
 
 def column_marks(name: str, hashed: str) -> tuple[int | None, int]:
-    """Return the marks of a column: the number that is hashed before a value, and the number that is hashed for NULL.
+    """Return the marks of a column: the number hashed before each value, and the number hashed for NULL.
 
-    A mark is a signed number of 64 bits. Spark's hash ignores NULL, and is the same for true, 1 and the second day of
+    A mark is a signed 64-bit number. Spark's hash ignores NULL, and is the same for true, 1 and the second day of
     1970. So each type except whole numbers has a mark.
 
     :param hashed: name of the column's type, the same for types with equal hashes; "" for whole numbers.

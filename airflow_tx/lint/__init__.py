@@ -1,4 +1,4 @@
-"""Find code in DAG files and Spark applications that may count rows twice. No file is imported."""
+"""Find code in DAG files and Spark applications that may count rows twice. The files are not imported."""
 
 from __future__ import annotations
 

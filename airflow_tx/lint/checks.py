@@ -1,4 +1,4 @@
-"""Check DAGs and Spark applications: find the code that breaks a rule, and values that differ in each execution."""
+"""Check DAGs and Spark applications: find the code that breaks a rule, and values that differ between executions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _REMOVES = {
     DATABASE: re.compile(r"Delete(Dataset|Table)\w*Operator$"),
     REQUEST: re.compile(r"(Delete(Topic|Queue)\w*Operator|\.delete_(topic|queue))$"),
 }
-"""Calls that delete the tables or the queue of a run at its end, so that a repeated effect does no harm."""
+"""Calls that delete a run's tables or queue at its end, so that a repeated effect does no harm."""
 _PLAIN_CODES = {DATABASE: "TX201", REQUEST: "TX202", FILE: "TX203"}
 
 
@@ -99,7 +99,7 @@ def _submitted(
 
 
 def _is_emptied(effect: Effect, emptied: set[str]) -> bool:
-    """Return whether the DAG deletes the rows of the table to which the effect writes."""
+    """Return whether the DAG deletes the rows of the table that the effect writes to."""
     return effect.statement is not None and effect.statement.table in emptied
 
 
@@ -109,8 +109,8 @@ def _calls(root: ast.AST) -> list[ast.Call]:
 
 
 # --- module state -------------------------------------------------------------------------------------------------
-# Find functions that change a variable of their module. Its value then depends on earlier runs in
-# the same process.
+# Find functions that change a module variable. Its value then depends on earlier runs in the same
+# process.
 
 
 _CHANGES = frozenset(
@@ -131,7 +131,7 @@ _MAKERS = frozenset(
 
 
 def changes_in(scope: Scope) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the nodes of a function that change a variable of its module, or the default value of an argument."""
+    """Yield the nodes of a function that change a module variable or the default value of an argument."""
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Global) and _assigned(scope, node.names):
             yield node
@@ -157,7 +157,7 @@ def _assigned(scope: Scope, names: list[str]) -> bool:
 
 
 def _outlives(scope: Scope, node: ast.expr) -> bool:
-    """Return whether an expression is a list, dict or set that still exists after the call of the function."""
+    """Return whether an expression is a list, dict or set that outlives the call of the function."""
     if not isinstance(node, ast.Name):
         return False
     home = scope.home(node.id)
@@ -175,7 +175,7 @@ def _is_container(scope: Scope, value: ast.expr | None) -> bool:
 
 
 def _default(scope: Scope, name: str) -> ast.expr | None:
-    """Return the default value of an argument, unless the function assigns another value to it."""
+    """Return the default value of an argument, unless the function reassigns the argument."""
     if not isinstance(scope.node, FunctionNode) or scope.assigned.get(name) != [None]:
         return None
     found = scope.node.args
@@ -194,7 +194,7 @@ _SOURCES_OF_RUNS = ("DataIntervalSource", "RunPartitionSource")
 _TABLES = ("SqlTable", "DeltaTable")
 _EMITS = ("emit_many", "emit_messages")
 _RUNS = 16
-"""The default of Airflow for max_active_runs."""
+"""Airflow's default for max_active_runs."""
 
 
 def transaction_hits(project: LintedProject, block: TransactionBlock) -> Iterator[Hit]:
@@ -244,14 +244,14 @@ def _code(project: LintedProject, scope: Scope, root: ast.AST) -> Iterator[Hit]:
 
 
 def _makes_messages(call: ast.Call) -> bool:
-    """Return whether a call emits messages for which the transaction waits. The messages may then be sent."""
+    """Return whether a call emits messages that the transaction waits for. Such messages may be sent."""
     if not isinstance(call.func, ast.Attribute):
         return False
     return call.func.attr in _EMITS or (call.func.attr == "emit" and not call.args)
 
 
 def _read_at_parsing(scope: Scope) -> Iterator[Hit]:
-    """Yield values of the module that a function reads and that differ each time the file is parsed."""
+    """Yield module values that a function reads and that change each time the file is parsed."""
     names = [each for each in own_nodes(scope.node) if isinstance(each, ast.Name)]
     for name in {each.id: each for each in names if isinstance(each.ctx, ast.Load)}.values():
         home = scope.home(name.id)
@@ -293,7 +293,7 @@ def _tables_last(project: LintedProject, block: TransactionBlock) -> Iterator[Hi
 
 
 def _written(scope: Scope, committer: ast.Call, *, tables: bool) -> list[ast.Call]:
-    """Return the updates of a committer that write to tables, or to states of this package with keys.
+    """Return a committer's updates of tables, or of this package's states with keys.
 
     :param tables: whether to return the updates of tables; if False, of states that have keys.
     """
@@ -330,8 +330,7 @@ def _sources(block: TransactionBlock) -> list[ast.Call]:
 
 
 # --- logical date -------------------------------------------------------------------------------------------------
-# Find code that reads the logical date of a run, although the batch is the data interval of the
-# run.
+# Find code that reads a run's logical date, although the batch is the run's data interval.
 
 
 _DATES = "ds ds_nodash ts ts_nodash ts_nodash_with_tz logical_date execution_date".split()
@@ -401,7 +400,7 @@ def _is_context(scope: Scope, node: ast.expr) -> bool:
 
 
 # --- values -------------------------------------------------------------------------------------------------------
-# Find values that differ in each execution: the clock, random values, a Variable, and some
+# Find values that differ between executions: the clock, random values, a Variable, and some
 # functions of Spark.
 
 
@@ -426,7 +425,7 @@ _TIMES = frozenset(
     """.split()
 )
 _SHORT = {"time.localtime": 0, "time.gmtime": 0, "time.ctime": 0, "time.strftime": 1}
-"""Functions that read the clock if they have at most this number of arguments."""
+"""Functions that read the clock when called with at most this number of arguments."""
 _DRAWS = frozenset(
     """
     random randint randrange uniform choice choices
@@ -469,7 +468,7 @@ ValueHit = tuple[str, ast.expr]
 
 
 def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
-    """Yield the nodes of a function or a block whose value differs in each execution."""
+    """Yield the nodes of a function or a block whose value differs between executions."""
     nodes = list(own_nodes(root))
     calls = [each for each in nodes if isinstance(each, ast.Call)]
     harmless = _harmless(scope, nodes)
@@ -488,7 +487,7 @@ def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
 
 
 def value_of(scope: Scope, call: ast.Call) -> str | None:
-    """Return the code of the rule for a call whose result differs in each execution. Return None for other calls."""
+    """Return the code of the rule for a call whose result differs between executions. Return None for other calls."""
     name = scope.name_of(call.func)
     if name in _TIMES:
         return None if name in _SHORT and len(call.args) > _SHORT[name] else _CLOCK
@@ -509,7 +508,7 @@ def value_of(scope: Scope, call: ast.Call) -> str | None:
 
 
 def _is_text(scope: Scope, node: ast.expr) -> bool:
-    """Return whether an expression is a string. The hash of a string differs in each process."""
+    """Return whether an expression is a string. A string's hash differs between processes."""
     made = isinstance(node, ast.Call) and scope.name_of(node.func) in ("str", "repr", "ascii")
     return made or isinstance(node, ast.JoinedStr) or isinstance(scope.constant(node), str)
 
@@ -532,7 +531,7 @@ def _seeds(scope: Scope, call: ast.Call) -> bool:
 
 
 def _harmless(scope: Scope, nodes: list[ast.AST]) -> set[int]:
-    """Return the calls whose values do not reach the output, since they are in a log line or a duration."""
+    """Return the calls whose values do not reach the output, since they are used in a log line or a duration."""
     found: set[int] = set()
     for node in nodes:
         if isinstance(node, ast.Call) and scope.name_of(node.func).rpartition(".")[2] in _LOGS:
@@ -545,7 +544,10 @@ def _harmless(scope: Scope, nodes: list[ast.AST]) -> set[int]:
 
 
 def _timed(scope: Scope, nodes: list[ast.AST], sides: list[ast.expr]) -> set[int]:
-    """Return the calls that read the clock for a duration. Each side must be such a call, or a name of its value."""
+    """Return the calls that read the clock to measure a duration.
+
+    Each operand must be such a call, or a name for its value.
+    """
     clocks = [_clock(scope, side) for side in sides]
     if not all(clocks):
         return set()
@@ -561,7 +563,7 @@ def _clock(scope: Scope, side: ast.expr) -> list[ast.Call]:
 
 
 def _leaves(nodes: list[ast.AST], name: str) -> bool:
-    """Return whether a name is used outside of subtractions and comparisons."""
+    """Return whether a name is used outside subtractions and comparisons."""
     inside = {
         id(each)
         for node in nodes
@@ -577,7 +579,7 @@ def _leaves(nodes: list[ast.AST], name: str) -> bool:
 
 
 def spark_values_in(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
-    """Yield the expressions in an application whose value Spark computes differently in each execution."""
+    """Yield the expressions in an application that Spark evaluates differently in each execution."""
     calls = [each for each in own_nodes(root) if isinstance(each, ast.Call)]
     sorting = (call for call in calls if _SORTS.search(scope.name_of(call.func)))
     sorted_ = {id(each) for call in sorting for each in ast.walk(call)}

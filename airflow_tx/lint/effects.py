@@ -11,12 +11,12 @@ from pathlib import Path
 from airflow_tx.lint.scope import Scope, calls_in
 
 # --- sql text -----------------------------------------------------------------------------------------------------
-# The SQL text of a call, as far as the file shows it, and the statements in this text that write.
+# The SQL text of a call, as far as the file reveals it, and its statements that write.
 
 
 _DEPTH = 6
 _LONGEST = 100_000
-"""Maximum number of characters of SQL that are read. A longer file is probably a dump."""
+"""Maximum number of characters of SQL to read. A longer file is probably a dump."""
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.S)
 _COPY_OUT = re.compile(r"^\s*COPY\b.*\bTO\s+(?!STDOUT\b|PROGRAM\b)['\"$?]", re.I | re.S)
 _PLACE = re.compile(r"\{+[^{}]*\}+")
@@ -58,7 +58,7 @@ class SqlWrite:
 
 
 def writes_of(text: str) -> list[SqlWrite]:
-    """Return the SQL statements in a text that change a table."""
+    """Return the statements in an SQL text that change a table."""
     shown = _PLACE.sub(lambda match: _named(match[0]), text[:_LONGEST])
     statements = _COMMENT.sub(" ", shown).split(";")
     found = [_write_of(_STRING.sub("''", each).strip()) for each in statements]
@@ -89,7 +89,7 @@ def table_name(table: str) -> str:
 def texts_of(
     scope: Scope, node: ast.expr | None, folder: Path, depth: int = _DEPTH
 ) -> Iterator[str]:
-    """Yield the texts that an expression may have. A placeholder replaces each part that the file does not show."""
+    """Yield the possible texts of an expression. A placeholder replaces each part that the file does not reveal."""
     if node is None or depth == 0:
         return
     if isinstance(node, ast.Constant):
@@ -237,7 +237,7 @@ class Effect:
     :param node: the call.
     :param adds: whether a second execution changes the result.
     :param statement: the SQL statement; None if the effect is no SQL statement.
-    :param message: whether the call sends a message to a queue or a person.
+    :param message: whether the call sends a message to a queue or a user.
     """
 
     kind: str
@@ -248,7 +248,7 @@ class Effect:
 
 
 def effects_of(scope: Scope, call: ast.Call, folder: Path) -> Iterator[Effect]:
-    """Yield the effects of a call. There are none if the file does not show which function is called."""
+    """Yield the effects of a call. There are none if the file does not reveal which function is called."""
     name = scope.name_of(call.func)
     last = _last(call, name)
     for statement in _statements(scope, call, name, folder):
@@ -430,18 +430,18 @@ def _file(scope: Scope, call: ast.Call, name: str, last: str, folder: Path) -> E
 
 
 def _copies_out(scope: Scope, sql: ast.expr, folder: Path) -> bool:
-    """Return whether an SQL text writes a file, as `COPY … TO 'file'` does in DuckDB."""
+    """Return whether SQL text writes a file, as `COPY … TO 'file'` does in DuckDB."""
     return any(_COPY_OUT.search(text) for text in texts_of(scope, sql, folder))
 
 
 def _is_upload(call: ast.Call, name: str, last: str) -> bool:
-    """Return whether a call uploads a file. Some methods with a name like `load_…` only read."""
+    """Return whether a call uploads a file. Some methods named `load_…` only read."""
     named = {each.arg for each in call.keywords}
     return not last.startswith("load_") or "Hook" in name or bool(named & {"key", "bucket_name"})
 
 
 def _opened_file(scope: Scope, call: ast.Call, path: ast.expr | None) -> Effect | None:
-    """Return the effect of `open`. The mode is the second argument, or the first argument of `Path.open`."""
+    """Return the effect of `open`. The mode is the second argument, or for `Path.open`, the first argument."""
     places = (1,) if path is None else (1, 0)
     for place in places:
         mode = scope.constant(_argument(scope, call, place, "mode"))
@@ -458,7 +458,7 @@ def _written(scope: Scope, call: ast.Call, path: ast.expr | None, adds: bool) ->
 
 
 def is_temporary(scope: Scope, path: ast.expr, depth: int = 6) -> bool:
-    """Return whether a path is from tempfile, or is a buffer in memory."""
+    """Return whether a path comes from tempfile, or is an in-memory buffer."""
     if depth == 0:
         return False
     for node in ast.walk(path):

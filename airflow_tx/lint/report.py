@@ -21,7 +21,7 @@ from airflow_tx.lint.scope import FileDags, LintedProject, dags_of, refused
 
 @dataclass(frozen=True, order=True)
 class LintFinding:
-    """A finding: a line of a file that breaks a rule.
+    """A finding: a line that breaks a rule.
 
     :param file: path of the file.
     :param line: line number, from 1.
@@ -78,7 +78,7 @@ class LintReport:
 
 
 def formatted(report: LintReport, form: str) -> str:
-    """Return the report as text in one of the forms.
+    """Return the report as text in the given format.
 
     :param form: `text`, `json` or `sarif`.
     """
@@ -189,7 +189,7 @@ def _findings(project: LintedProject, file: Path, report: LintReport) -> Iterato
 
 
 def _loops_over_dags(module: ast.AST) -> bool:
-    """Return whether a file seems to create DAGs in a loop, by `globals()` or a function with `dag` in its name."""
+    """Return whether a file seems to create DAGs in a loop, with `globals()` or a function with `dag` in its name."""
     loops = [each for each in ast.iter_child_nodes(module) if isinstance(each, ast.For)]
     calls = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call))
     return any(re.search(r"^globals$|dag", ast.unparse(call.func), re.I) for call in calls)

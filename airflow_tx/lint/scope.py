@@ -1,4 +1,4 @@
-"""The scopes of a file, which say which function, class, import or value a name means at a place."""
+"""The scopes of a file. They resolve a name at any place to its function, class, import or value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_tx.base.errors import ConfigError
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
 _DEPTH = 8
-"""Maximum number of assignments that are followed for a name, since names may refer to each other in a circle."""
+"""Maximum number of assignments to follow for a name, since names may refer to each other in a circle."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Scope:
     :param parent: the enclosing scope; None for a module.
     :param imports: the full name of each import, by its name in this scope.
     :param assigned: the values assigned to each name, in the order of the file. The value is None if the file does not
-        show it.
+        reveal it.
     :param inner: the last function or class with each name.
     :param below: every function and class directly inside, by the id of its node.
     """
@@ -57,7 +57,7 @@ class Scope:
         return self.parent.owner
 
     def home(self, name: str) -> Scope | None:
-        """Return the innermost scope that defines a name. The search begins in this scope."""
+        """Return the innermost scope that defines a name, starting with this scope."""
         scope: Scope | None = self
         while scope is not None:
             seen = scope is self or not isinstance(scope.node, ast.ClassDef)
@@ -80,7 +80,7 @@ class Scope:
     def name_of(self, node: ast.expr, depth: int = _DEPTH) -> str:
         """Return the full dotted name of an expression, after imports and assignments are resolved.
 
-        If the file does not show the first part of the name, the name begins with ".".
+        If the file does not reveal the first part of the name, the name begins with ".".
         """
         if depth == 0:
             return ""
@@ -116,7 +116,7 @@ class Scope:
         return self.constant(values[-1], depth - 1) if values else None
 
     def argument(self, call: ast.Call, name: str) -> ast.expr | None:
-        """Return a keyword argument of a call. It may be in a dict that is passed with `**`."""
+        """Return a keyword argument of a call, even from a dict that is passed with `**`."""
         for keyword in call.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -141,7 +141,7 @@ def scope_of(tree: ast.Module) -> Scope:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below a node, but not the nodes inside of functions and classes."""
+    """Yield the nodes below a node, except those inside functions and classes."""
     left = list(_children(node))
     while left:
         each = left.pop()
@@ -247,7 +247,7 @@ _NOQA = re.compile(r"#\s*noqa:[\s\w,]*?\b(TX\w+(?:[\s,]+TX\w+)*)", re.I)
 class LintedProject:
     """Parses each file once, and finds definitions in other files.
 
-    :param root: a folder in which modules are searched, in addition to the folder of the importing file.
+    :param root: a folder to search for modules, in addition to the importing file's folder.
     """
 
     def __init__(self, root: Path) -> None:
@@ -272,7 +272,7 @@ class LintedProject:
         return self._paths[id(scope.module)]
 
     def reached(self, scope: Scope, roots: list[ast.AST]) -> list[Scope]:
-        """Return the functions that are used by the code below `roots`, directly or through other functions."""
+        """Return the functions that the code below `roots` uses, directly or through other functions."""
         found: dict[int, Scope] = {}
         left = [each for root in roots for each in self._referred(scope, own_nodes(root))]
         while left:
@@ -349,7 +349,7 @@ class LintedProject:
         return None
 
     def _elsewhere(self, scope: Scope, full: str, depth: int = 8) -> Scope | None:
-        """Return a function or class of a module that the file imports, if the module is in a searched folder."""
+        """Return a function or class from a module that the file imports, if the module is in a searched folder."""
         names = full.lstrip(".").split(".")
         if names[0] in _FOREIGN or len(names) < 2 or depth == 0:
             return None
@@ -475,7 +475,7 @@ class TransactionBlock:
     :param scope: the scope in which the block is.
     :param call: the call of `Transaction`.
     :param body: the statement with the block.
-    :param dag: the call that creates the DAG around the block; None if the file does not show the DAG.
+    :param dag: the call that creates the DAG around the block; None if the file does not reveal the DAG.
     """
 
     scope: Scope
@@ -488,7 +488,7 @@ class TransactionBlock:
 class PlainDag:
     """A DAG without a transaction.
 
-    :param roots: the syntax trees of the code that creates the tasks.
+    :param roots: syntax trees of the code that creates the tasks.
     """
 
     scope: Scope
@@ -527,7 +527,7 @@ def dags_of(module: Scope) -> FileDags:
 
 
 def is_own(scope: Scope, node: ast.expr, name: str) -> bool:
-    """Return whether an expression refers to this public name of airflow_tx."""
+    """Return whether an expression refers to the given public name of airflow_tx."""
     full = scope.name_of(node)
     return full.startswith("airflow_tx.") and full.rpartition(".")[2] == name
 
@@ -552,7 +552,7 @@ def _walk(found: FileDags, scope: Scope, node: ast.AST, dag: ast.Call | None) ->
 
 
 def _decorated(found: FileDags, scope: Scope, node: FunctionNode | ast.ClassDef) -> ast.Call | None:
-    """Add an application or a DAG of `@dag` to the found ones. Return the call that creates the DAG."""
+    """Collect an application or a `@dag` DAG. Return the call that creates the DAG."""
     outside = scope.parent or scope
     for each in node.decorator_list:
         call = each if isinstance(each, ast.Call) else ast.Call(each, [], [])
@@ -591,7 +591,7 @@ def _is_dag(scope: Scope, call: ast.Call) -> bool:
 
 
 def _module_dag(found: FileDags, module: Scope) -> None:
-    """Find the DAGs that a module assigns to a name, and that tasks refer to with `dag=`."""
+    """Find the DAGs that a module assigns to names and that tasks refer to with `dag=`."""
     entered = {id(each.call) for each in found.plain}
     assert isinstance(module.node, ast.Module)
     for statement in module.node.body:
@@ -633,8 +633,8 @@ def committers_in_phase(
 class _Paths:
     """The tasks in a block, and the order in which they run.
 
-    Every use of a task's name counts as a path between tasks. An additional path may hide a finding, but a missing path
-    would cause a false one.
+    Every use of a task's name counts as a path between tasks. A superfluous path may hide a finding, but a missing path
+    would cause a false finding.
     """
 
     def __init__(self, project: LintedProject, scope: Scope) -> None:

@@ -1,4 +1,4 @@
-"""The actions of a person on transactions. The commands and the Transactions page use them."""
+"""User actions on transactions, for the commands and the Transactions page."""
 
 from __future__ import annotations
 

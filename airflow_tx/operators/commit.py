@@ -1,4 +1,4 @@
-"""The operators that begin and commit a transaction, and the lineage that these and other tasks report.
+"""The operators that begin and commit a transaction, and the lineage of all tasks of a transaction.
 
 Source: protocol.md §§2, 4, 6, 7.
 """
@@ -84,14 +84,17 @@ if TYPE_CHECKING:
 
 
 _LISTENER = "airflow.providers.openlineage"
-"""The package of OpenLineage's provider. If its listener is active, Airflow imports it before a task begins."""
+"""The package of the OpenLineage provider.
+
+If its listener is active, Airflow imports the package before a task starts.
+"""
 FACET = "airflow_tx"
 """The name of the OpenLineage facet that describes the transaction of a run."""
 _FIELDS = ("topology", "txid", "attempt", "position", "rows", "restates")
 
 
 class LineageOperator:
-    """An operator that stores the transaction of its task until OpenLineage reads it in the same process."""
+    """An operator that keeps its task's transaction until OpenLineage reads it in the same process."""
 
     _transaction_facet: dict[str, Any] | None = None
     _reads: Sequence[Dataset] = ()
@@ -106,7 +109,7 @@ class LineageOperator:
         source: Source | None = None,
         states: Iterable[FencedState] = (),
     ) -> None:
-        """Store the transaction that the task works on, and its datasets, for OpenLineage.
+        """Store the task's transaction and its datasets for OpenLineage.
 
         The method queries the datasets immediately, because OpenLineage may read them in a fork of this process. A fork
         must not use the connections of its parent.
@@ -125,14 +128,17 @@ class LineageOperator:
             self._writes = [*dict.fromkeys(named)]
 
     def note_commit_lineage(self, commit: Commit) -> None:
-        """Store the committed transaction, and the datasets of its source and its states, for OpenLineage."""
+        """Store the committed transaction for OpenLineage, with the datasets of its source and states."""
         spec = commit.spec
         rows = commit.processed.rows if commit.processed else None
         states = [update.state for update in commit.updates]
         self.note_lineage(spec.topology, commit.begun, rows, source=spec.source, states=states)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the facet and the datasets. OpenLineage's provider calls this method when the task has ended."""
+        """Return the OpenLineage facet and the datasets.
+
+        The OpenLineage provider calls this method when the task has ended.
+        """
         from airflow.providers.openlineage.extractors import OperatorLineage  # type: ignore[import-not-found]
 
         if self._transaction_facet is None:
@@ -144,7 +150,7 @@ class LineageOperator:
 
 
 def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Dataset]:
-    """Return the datasets of a source or a state. An error is logged in one line, and does not fail the task."""
+    """Return the datasets of a source or a state. An error is logged on one line and does not fail the task."""
     try:
         found = name()
         return [Dataset(*each) for each in ([found] if isinstance(found, Dataset) else found or ())]
@@ -155,7 +161,7 @@ def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Data
 
 
 def _add_datasets(operator: Any, lineage: Any) -> None:
-    """Add the datasets of a transaction to the inlets and outlets of its task.
+    """Add a transaction's datasets to the inlets and outlets of its task.
 
     If an operator returns datasets itself, OpenLineage's provider ignores the inlets and outlets of its task.
     """
@@ -185,7 +191,7 @@ def _facet_class() -> Any:
 
 log = logging.getLogger(__name__)
 C = TypeVar("C", bound="Commit")
-# Maximum difference between the clocks of a worker and of Airflow's API server.
+# Maximum clock difference between a worker and Airflow's API server.
 _SKEW = timedelta(hours=1)
 
 # Errors after which another try may succeed. The next try may outrank the other writer, or find
@@ -195,7 +201,7 @@ _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, Stag
 
 
 def note_commit_failure(context: Context) -> None:
-    """Record in the ledger that a committer or a task of a commit phase has failed, if Airflow does not retry it."""
+    """Record the failure of a committer or a commit phase task in the ledger, unless Airflow retries the task."""
     from airflow_tx.transaction import Yielded
 
     if isinstance(context.get("exception"), Yielded):
@@ -237,15 +243,16 @@ _OWN: Mapping[str, Any] = {
     "map_index_template": None,
 }
 FOR_WORK = tuple(_OWN)
-"""Names of options of tasks that process data, which `default_args`, the configuration and cluster policies set."""
+"""Names of task options that are meant for tasks that process data.
+
+Airflow sets them from `default_args`, the configuration and cluster policies."""
 
 
 class RetriedOperator(BaseOperator):
     """An operator that waits and is retried. A kill at any line is safe, because the next try resumes the work.
 
-    The task ignores some `default_args`, such as a time limit, which would fail a task that only waits. You can still
-    pass these options as arguments of the operator. Options such as `queue`, `pool` and `email` apply as they do to any
-    task.
+    The task ignores `default_args` such as a time limit, because they could fail a task that is only waiting. You can
+    still pass these options as arguments of the operator. Options such as `queue`, `pool` and `email` apply as usual.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -334,9 +341,9 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
 @contextmanager
 def final_errors() -> Iterator[None]:
-    """Turn each error that a retry cannot fix into an exception that ends the task without a retry.
+    """Convert errors that a retry cannot fix into exceptions that end the task without a retry.
 
-    :raises AirflowSkipException: a person skipped the transaction, or its input was skipped.
+    :raises AirflowSkipException: a user skipped the transaction, or its input was skipped.
     :raises AirflowFailException: the ledger or a state refused the commit. A retry would fail with the same error.
     """
     try:
@@ -359,7 +366,7 @@ def connected(
     log: Any,
     checks: Sequence[Check] = (),
 ) -> Iterator[C]:
-    """Connect the `Commit` of a task to the ledger, until the `with` block ends."""
+    """Connect a task's `Commit` to the ledger until the `with` block ends."""
     ti = context["ti"]
     spec = spec_of(context["dag"])
     begun = begun_by(ti, spec)
@@ -370,16 +377,15 @@ def connected(
 
 
 def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
-    """Push one XCom for each update that outputs new values.
+    """Push an XCom for each update that outputs new values.
 
-    The XCom is a reference to these values, for later tasks.
-    """
+    The XCom references these values, so that later tasks can read them."""
     for name, ref in left.items():
         ti.xcom_push(key=name, value=ref)
 
 
 def note_commit(operator: Any, context: Context, commit: Commit, *, is_first: bool) -> None:
-    """Add the commit to the asset events of the task. Remove each outlet whose event Airflow has already stored.
+    """Add the commit to the asset events of the task. Remove the outlets whose events Airflow has already stored.
 
     :param is_first: whether this try made the commit, so that Airflow has no event yet.
     """
@@ -407,7 +413,7 @@ def _is_emitted(outlet: Any, commit: Commit) -> bool:
 
     own = commit.begun.attempt
     said = {"topology": commit.spec.topology, "txid": own.txid}
-    if own.birth:  # without a birth, the ledger has forgotten the transaction
+    if own.birth:  # no birth: the ledger has forgotten the transaction
         said["birth"] = own.birth
     history = commit.ledger.outcome(own.txid)
     ended = None if history is None else moment(history.final.when)
@@ -453,16 +459,18 @@ class CommitOperator(InTurnOperator):
 
     @property
     def output(self) -> PlainXComArg:
-        """Return a reference to the new values that an update outputs: ``commit.output["name"]``."""
+        """Return a reference to the new values of an update: ``commit.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """Render no template. Before the turn, a value may differ from the acked value, and the UI cannot show rows."""
+        """Render no templates.
+
+        Before the turn, a rendered value may differ from the acked value, and the UI cannot display rows."""
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Commit, or defer until the turn is near. In a commit phase, write the updates.
 
-        :raises AirflowSkipException: a person skipped the transaction.
+        :raises AirflowSkipException: a user skipped the transaction.
         :raises AirflowFailException: the ledger or a state refuses the commit. A retry would fail with the same error.
         """
         from airflow_tx.transaction import Commit
@@ -488,12 +496,12 @@ class CommitOperator(InTurnOperator):
 
 
 class AcquireTurnOperator(InTurnOperator):
-    """An operator that takes the turn to commit for a commit phase. `commit_phase` creates it; do not create it."""
+    """An operator that takes the turn for all tasks of a commit phase. `commit_phase` creates it; do not create it."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Raise the fence of each state, or defer until the turn is near.
 
-        :raises AirflowSkipException: a person skipped the transaction.
+        :raises AirflowSkipException: a user skipped the transaction.
         :raises AirflowFailException: the ledger or a state refuses the commit. A retry would fail with the same error.
         """
         from airflow_tx.transaction import PhaseCommit
@@ -503,7 +511,8 @@ class AcquireTurnOperator(InTurnOperator):
 
 
 class MarkCommittedOperator(RetriedOperator, LineageOperator):
-    """An operator that marks the commit if all tasks of the phase have succeeded, and fails otherwise.
+    """An operator that marks the transaction as committed if all tasks of the phase have succeeded. Otherwise, it
+    fails.
 
     `commit_phase` creates it; do not create it. Each commit emits one asset event with topology, txid and attempt,
     however often you clear the run.
@@ -567,7 +576,7 @@ def before_inside(context: Context) -> None:
 
 
 def after_inside(context: Context, result: Any = None) -> None:
-    """Push an XCom that records which attempt has produced the result of a task of the phase."""
+    """Push an XCom that records which attempt produced the task's result."""
     from airflow_tx.transaction import INSIDE_KEY, check_returned, xcom_fingerprint
 
     ti = context["ti"]
@@ -580,7 +589,7 @@ def after_inside(context: Context, result: Any = None) -> None:
 
 
 def hook_up_inside(task: Any) -> None:
-    """Add the hooks of the commit phase to a task of any operator.
+    """Add the commit phase hooks to a task, for any operator.
 
     The ledger does not record the success of the task. The last task of the phase checks the states of all other tasks.
     """
@@ -609,8 +618,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     :param transaction: the description of the `Transaction` block.
     """
 
-    # Without this flag, a skipped task that you clear alone would run. With the flag, the scheduler
-    # skips it again.
+    # Without this flag, a skipped task would run if it were cleared alone. With the flag, the
+    # scheduler skips it again.
     inherits_from_skipmixin = True
     template_fields: Sequence[str] = ()
     ui_color = "#d9f2e6"
@@ -621,7 +630,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self.transaction = transaction
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Allocate or replay a transaction, or defer while the window is full.
+        """Allocate or replay a transaction, or defer while `max_pending` transactions are open.
 
         :raises AirflowSkipException: the source has no data.
         :raises AirflowFailException: the ledger refuses the transaction. A retry would fail with the same error.
@@ -633,15 +642,14 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         try:
             answer = self._ask(context)
         except SkippedTransaction as error:
-            # The task of a skipped transaction succeeds, even if the skip was requested and is not
-            # done yet.
+            # The task succeeds if a skip was requested, even before the transaction is skipped.
             self.log.warning("%s", error)
             self._skip_tasks(ti, spec.inside)
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
         except TxError as error:
-            # Store the error for the Transactions page. A task without a transaction has no other
-            # record.
+            # Store the error for the Transactions page. A task without a transaction leaves no
+            # other record.
             advice = advice_of(error)
             said = {
                 "problem": error.problem_text[:_WHY_KEPT],
@@ -795,7 +803,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         )
 
     def _skip(self, context: Context, begun: Begun) -> None:
-        """Skip a transaction that a person has requested to skip.
+        """Skip a transaction for which a user has requested a skip.
 
         If the transaction has no turn yet, the process that gets the turn skips it.
         """
@@ -822,7 +830,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
         Tasks after the commit still run.
 
-        :raises AirflowFailException: Airflow would also skip a task after the commit.
+        :raises AirflowFailException: this would also skip a task after the commit.
         """
         from airflow_tx.transaction import committed_batch
 

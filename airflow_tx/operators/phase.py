@@ -1,4 +1,4 @@
-"""`commit_phase`, which groups several committers, and tasks between them, in one commit phase."""
+"""`commit_phase` groups several committers, and the tasks between them, into one commit phase."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ())
         phase.mark >> report()
 
     When all tasks before the phase have succeeded, the task `acquire` waits for the turn. When all tasks of the phase
-    have succeeded, the task `mark` marks the commit and hands over the turn. If you clear a task of the phase, the
-    phase takes the turn again, and no row is counted twice. Set tasks that follow the commit downstream of
-    `phase.mark`.
+    have succeeded, the task `mark` marks the transaction as committed and passes on the turn. If you clear a task of
+    the phase, the phase takes the turn again, and no row is counted twice. Set tasks that follow the commit downstream
+    of `phase.mark`.
 
     :param group_id: id of the task group, and the prefix of its task ids.
     :param outlets: assets that get an event for each commit.

@@ -38,11 +38,11 @@ class TransactionCommittedSensor(BaseSensorOperator):
     :param data_interval: start and end of the data interval of the transaction. The source must be a
         `DataIntervalSource`.
     :param up_to: the file, `PARTITION:OFFSET` or date up to which all data must be committed or skipped. The source
-        defines the format. A date alone means the whole day in the time zone of the topology's schedule.
+        defines the format. A date without a time means the whole day in the time zone of the topology's schedule.
     :param source: the source of the topology; required with `up_to`.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: znode that holds the topology; default: `[tx] root`.
-    :param poke_interval: seconds between two checks in the triggerer.
+    :param poke_interval: seconds between checks in the triggerer.
     :param retries: how often Airflow tries the task again, for example after a kill.
     :param retry_delay: the time between two tries.
     """
@@ -109,7 +109,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
             told = f"{self.source!r} cannot tell whether it has reached {self.up_to!r}."
             self._fail(f"{told} docs/waiting.md lists the values of up_to= for each source.")
         if "skipped" in found:
-            # Another team may read this log, so it does not contain the name of the person.
+            # Another team may read this log, so the user's name is omitted.
             show = Command.of("show", self.topology, found["txid"])
             skipped = f"Transaction {found['txid']} of {self.topology} was skipped. To read who did it: {show}"
             self._fail(skipped)
@@ -121,8 +121,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         return self.execute(context)
 
     def _fail(self, reason: str) -> NoReturn:
-        # For a deferred task, Airflow itself applies `soft_fail`. For a task that did not defer, it
-        # does not.
+        # Airflow applies `soft_fail` only to deferred tasks.
         if self.soft_fail or self.never_fail:
             raise AirflowSkipException(reason)
         raise AirflowFailException(reason)

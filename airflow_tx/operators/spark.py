@@ -45,16 +45,17 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
 
     If SIGKILL ends the task, its driver continues and writes to a folder that no task reads.
 
-    :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
-    :param conn_id: Spark connection. If it is missing, the task fails, where SparkSubmitOperator would use YARN.
+    :param application: absolute path, URI, or path relative to the DAG file's folder or its parent.
+    :param conn_id: Spark connection. If the connection does not exist, the task fails; SparkSubmitOperator would use
+        YARN instead.
     :param inputs: output of other tasks, by name. ``batch.read_input("counts")`` reads
         ``inputs={"counts": other.output["counts"]}``.
-    :param reliable: whether the commit requires that the application reads each row of its batch and inputs exactly
-        once. With False, the application may leave out rows, or read rows twice.
+    :param reliable: whether the commit requires the application to read each row of its batch and inputs exactly once.
+        If False, the application may skip rows or read rows twice.
     :param connections: ids of connections that the application itself uses, such as the connection of a state in
-        `batch.look_up`. A driver on this machine finds them as this task does.
-    :param spark_binary: name or path of spark-submit. By default, the operator uses the spark-submit on PATH, or
-        otherwise the spark-submit of this Python.
+        `batch.look_up`. A driver on this machine can look them up as this task does.
+    :param spark_binary: name or path of spark-submit. Default: spark-submit on PATH, or else the one installed with
+        this Python.
     :param deploy_mode: client or cluster, or None for the mode of the connection.
     :param retries: how often Airflow tries the task again. The application must tolerate a kill at any line.
     :param retry_delay: the time between two tries.
@@ -126,10 +127,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
             self._forget_driver(store)
 
     def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
-        """Return the store that keeps the driver for a retry with the same request.
-
-        Return None if Airflow has no such store.
-        """
+        """Return the store that keeps the driver for a retry of the same request, or None if Airflow has none."""
         kept = context.get("task_state_store")
         if kept is None:
             return None
@@ -153,14 +151,14 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         try:
             return read_manifest(self._where(processing))
         except StagingError as error:
-            # The driver succeeded without output, so the next try must submit a new driver.
+            # The driver succeeded but left no output, so the next try must submit a new driver.
             self._forget_driver(context.get("task_state_store"))
             raise explain(self._where(processing), self.application, error) from error
 
     def _prepare(self, dag_file: str, source: Source, ackers: Ackers | None) -> None:
-        """Check the settings, and pass connections to the driver, before the operator submits the application.
+        """Check the settings and pass connections to the driver before the application is submitted.
 
-        :raises ConfigError: a setting cannot work.
+        :raises ConfigError: a setting is invalid.
         """
         from airflow_tx.base.connections import airflow_connection, handed_over, spark_connection
 
@@ -192,14 +190,15 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
             os.environ.update(added)
 
     def _check_yarn(self, extra: Mapping[str, Any]) -> None:
-        """Refuse the settings of YARN's cluster mode that `SparkSubmitOperator` would refuse later.
+        """Refuse settings of YARN cluster mode that `SparkSubmitOperator` would refuse later.
 
-        In this mode, a retry queries YARN for its driver.
+        In this mode, a retry looks up its driver in YARN.
 
         :param extra: the extra of the connection.
         :raises ConfigError: a setting is missing. The remedy names both settings.
         """
-        # An older provider does not query YARN for the driver, and its hook lacks these attributes.
+        # Older provider versions do not query YARN for the driver, and their hook lacks these
+        # attributes.
         hook = vars(self._get_hook())
         tracks = hook.get("_yarn_track_via_rm_api")
         is_durable = vars(self).get("durable")
@@ -234,13 +233,13 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         if store is not None:
             store.delete(self.external_id_key)
 
-    # A driver writes to the folder of the try that submitted it. So the store keeps the driver with
-    # this try. A later try that continues with the driver reads the output in that folder.
+    # A driver writes to the folder of the try that submitted it. So the store keeps the number of
+    # that try. A later try that resumes the driver reads its output from that folder.
 
     def submit_job(self, context: Context) -> Any:
         """Submit the application.
 
-        Return the driver and the number of this try, which Airflow's task state store keeps.
+        Return the driver and the number of this try, for Airflow's task state store.
         """
         # `_driver` may have set this number to the try of an earlier driver, which has failed.
         self._task_try = self._own_try

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperator):
-    """An operator that processes the batch in a Spark Connect session, with an application decorated with `batch_app`.
+    """An operator that processes the batch in a Spark Connect session, using an application decorated with `batch_app`.
 
-    It runs the same applications as SparkBatchOperator, and saves the ten seconds that the start of a driver takes. The
+    It runs the same applications as SparkBatchOperator, and saves the ten seconds it takes to start a driver. The
     application's code runs in the process of the task, and its DataFrames are computed on the server. Its outputs are
     XComs: ``operator.output["counts"]``.
 
     The server, its executors and the task must all reach the staging area. The operator refuses incomplete output. If
     SIGKILL ends the task, the server ends the idle session later, and no task reads its output. In a lane
-    (`docs/lane.md`), the operator may reuse the session of earlier batches if they left nothing in the session.
+    (`docs/lane.md`), the operator may reuse the session of earlier batches if it is clean.
 
-    :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
+    :param application: absolute path, or path relative to the DAG file's folder or its parent.
     :param conn_id: connection of type spark_connect.
     :param application_args: arguments that the application reads as ``batch.args``.
     :param inputs: output of other tasks, by name, as for SparkBatchOperator.

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
-# The rules of a `Transaction` block. They are checked when Airflow parses the DAG file, without
-# I/O.
+# The rules of a `Transaction` block. They are checked without I/O when Airflow parses the DAG file.
 
 
 _EXACTLY_ONCE = {
@@ -66,7 +65,7 @@ class Block:
     """A `Transaction` block of a DAG file.
 
     :param tasks: all tasks of the block except `begin`.
-    :param window: maximum number of open transactions, the `max_pending` of the block.
+    :param window: maximum number of open transactions (`max_pending`).
     :param phase: the commit phase; None if the block has a single committer.
     """
 
@@ -89,9 +88,8 @@ class Block:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Return the ids of the tasks that run even if the transaction is already committed.
-
-        So the tasks after them run.
+        """Return the ids of the tasks that run even if the transaction is already committed, so that later tasks run
+        too.
         """
         last = (self.gate,) if self.phase is None else (self.gate, self.phase.mark)
         return tuple(task.task_id for task in last)
@@ -123,7 +121,7 @@ class Block:
 
     @property
     def stages(self) -> bool:
-        """Return whether the block stages output of a Spark application, or the new values of a committer."""
+        """Return whether the block stages Spark application output or a committer's new values."""
         applications = any(map(_stages_output, self.tasks))
         return applications or any(update.new_values is not None for _, update in self.updates)
 
@@ -143,7 +141,7 @@ class Block:
         }
 
     def refusal(self, problem: str, remedy: str) -> TransactionDefinitionError:
-        """Build the error that Airflow shows as the import error of the DAG file."""
+        """Build the error that Airflow displays as the DAG file's import error."""
         return refusal(self.spec, problem, remedy)
 
     @cached_property
@@ -156,12 +154,12 @@ class Block:
 
     @cached_property
     def _own_options(self) -> tuple[tuple[Any, str, Any], ...]:
-        """Return the options of `begin` and of the committing tasks, as the end of the block has set them."""
+        """Return the options of `begin` and the committing tasks, as set at the end of the block."""
         own = (self.begin, *self.committing)
         return tuple((task, name, getattr(task, name)) for task in own for name in FOR_WORK)
 
     def complete(self) -> None:
-        """Set the hooks and options of this package on the tasks, because a cluster policy may have replaced them."""
+        """Set this package's hooks and options on the tasks again, because a cluster policy may have replaced them."""
         compat.make_log_fit()
         for task, name, value in self._own_options:
             setattr(task, name, value)
@@ -182,7 +180,7 @@ def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefi
 
 
 def check_block(block: Block) -> None:
-    """Refuse a block that cannot work.
+    """Refuse an invalid `Transaction` block.
 
     :raises TransactionDefinitionError: a rule is broken. The error names the first broken rule.
     """
@@ -399,10 +397,7 @@ def _states(block: Block) -> None:
 
 
 def _appended(block: Block) -> None:
-    """Refuse to append new values of a committer.
-
-    Refuse to append an application's output that another update also reads.
-    """
+    """Refuse to append a committer's new values, or an application's output that another update also reads."""
     for committer, update in block.updates:
         task = update.input.operator.task_id
         is_appended = update.state.takes_back_by_txid
@@ -462,7 +457,7 @@ def _is_ours(operator: type) -> bool:
 
 
 def _shown(block: Block) -> None:
-    """Refuse names of tasks, states and outputs with unprintable characters."""
+    """Refuse task, state and output names that contain unprintable characters."""
     named = [("task", task.task_id) for task in block.tasks]
     named += [("state", state.name) for state in block.states]
     named += [("output", str(taken.input.key)) for _, taken in block.taken]
@@ -490,7 +485,7 @@ def with_alarms(
     late_after: timedelta | None,
     max_lag: int | None,
 ) -> TransactionSpec:
-    """Return a copy of the transaction's description with its callbacks and limits.
+    """Return a copy of the transaction's description that includes its callbacks and limits.
 
     :raises TransactionDefinitionError: an alert could never be raised, or a callback is not callable.
     """
@@ -541,13 +536,14 @@ def _callbacks_of(
 
 
 _defined: dict[str, Block] = {}
-"""The blocks that the DAG files of this process define, by topology."""
+"""The `Transaction` blocks of the DAG files that this process has parsed, by topology."""
 
 
 def complete_again(dag: DAG) -> None:
-    """Restore the hooks and options that cluster policies, or later lines of the file, removed from tasks of a block.
+    """Restore the hooks and options of a block's tasks that cluster policies or later lines of the DAG file have
+    removed.
 
-    :raises TransactionDefinitionError: a policy or a later line has set an option with which the block cannot work.
+    :raises TransactionDefinitionError: a policy or a later line has set an option that the block does not support.
     """
     for block in _defined.values():
         if block.dag is dag:
@@ -571,15 +567,15 @@ class Transaction:
         different name.
     :param max_pending: the highest number of open transactions; default: `[tx] max_pending`.
     :param processing_timeout: seconds from begin until all tasks have acked; default: `[tx] processing_timeout`. After
-        this time the transaction counts as failed, and the coordinator or a person may replay it. A committer that
-        waits for messages then fails.
+        this time the transaction counts as failed, and the coordinator or a user may replay it. A committer that waits
+        for messages then fails.
     :param zookeeper_conn_id: the connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: the znode that holds the topology; default: `[tx] root`.
-    :param ackers: the number of ackers that track the messages of the tasks, see `docs/acks.md`. With 0 the commit
-        waits for no message. Default: the tasks emit no messages.
+    :param ackers: the number of ackers that track the messages of the tasks, see `docs/acks.md`. With 0, the commit
+        does not wait for messages. Default: the tasks emit no messages.
     :param acker_store: the connection id of the ackers' store, of type redis or zookeeper; default: the ledger's.
-    :param on_blocked: an Airflow callback or notifier, or a list of them, called once each time the topology is
-        blocked. The context has the `Alarm` as `alarm`, see `docs/alarms.md`.
+    :param on_blocked: an Airflow callback or notifier, or a list of them, called once each time the topology becomes
+        blocked. The context contains the `Alarm` as `alarm`, see `docs/alarms.md`.
     :param on_late: the same as `on_blocked`, for a topology that is late, or behind a correction of its upstream
         topology.
     :param late_after: how long the oldest transaction may be open before the topology is late.
@@ -590,8 +586,8 @@ class Transaction:
     :param message_timeout: the earlier name of `processing_timeout`.
     :param rejected: the table, such as a `DeltaTable`, for rows that tasks reject and malformed rows of the source. The
         commit appends them with the reason. Default: tasks cannot reject rows.
-    :param max_rejected: the limit of rows that a task may reject, as a number or as a share of the batch such as 0.01.
-        If a task rejects more, the commit is refused until a person acts. Default: no limit.
+    :param max_rejected: the maximum number of rows that a task may reject, or their share of the batch, such as 0.01.
+        If a task rejects more, the commit is refused until a user intervenes. Default: no limit.
     """
 
     def __init__(
@@ -724,8 +720,8 @@ class Transaction:
             compat.give_intervals(self._dag)
         check_block(block)
         needed = block.gate.upstream_task_ids - {begin.task_id}
-        # If the transaction of a run is already committed, the run skips the tasks before the
-        # commit. Its committer still runs, so that the tasks after the commit run.
+        # If a run's transaction is already committed, the tasks before the commit are skipped. The
+        # committer still runs, so that the tasks after the commit run.
         compat.run_after_skipped(block.gate)
         if begin.task_id not in block.gate.upstream_task_ids:
             begin.set_downstream(block.gate)
@@ -774,7 +770,7 @@ class Transaction:
 
 
 def _try_out(*args: Any, **options: Any) -> Any:
-    """Run the trial of a DAG. The module is imported here because most processes that parse DAG files run no trial."""
+    """Run the trial of a DAG. The module is imported here because few processes that parse DAG files run a trial."""
     from airflow_tx.operators.trial import try_out
 
     return try_out(*args, **options)
@@ -832,9 +828,7 @@ def _current_dag(topology: str | None) -> DAG:
 
 
 def defined(topology: str) -> tuple[TransactionSpec, DAG]:
-    """Return the specification and the DAG of a topology, from the DAG file that defines it.
-
-    This process must have parsed the file.
+    """Return a topology's specification and DAG from its DAG file, which this process must have parsed.
 
     :raises TransactionDefinitionError: no parsed DAG file has a complete block of this topology.
     """

@@ -1,4 +1,4 @@
-"""A trial of a DAG, which is a run of its transaction that changes no ledger, no source and no state.
+"""A trial of a DAG: a run of its transaction that does not change the ledger, the source or any state.
 
 Source: Airflow's DAG.test; Storm's LocalCluster.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 FOLDER = "@trial"
-"""The folder of the staging area in which trials stage output. No topology can have this name."""
+"""The staging folder for the output of trials. No topology can have this name."""
 _SHOWN = 20
 _NO_EXECUTOR = "Leave --use-executor (use_executor=True) out."
 
@@ -77,10 +77,10 @@ class TrialResult:
     """The result of a trial.
 
     :param state: the state of the run: "success" or "failed".
-    :param outputs: the rows or the value of each output, by names such as ``count`` or ``count.totals``.
+    :param outputs: the rows or value of each output, by names such as ``count`` or ``count.totals``.
     :param states: the trial states with the changes that a real run would make, by state name.
-    :param checks: the result of each check as in the receipt, by check name. After a failed run, it contains only the
-        failed checks.
+    :param checks: the result of each check by check name, as in the receipt. After a failed run, only the failed
+        checks.
     :param rejected: the name of the state with the rejected rows, or "" if tasks cannot reject rows.
     """
 
@@ -91,12 +91,12 @@ class TrialResult:
     rejected: str = ""
 
     def changes(self, state: str) -> list[TrialChange]:
-        """Return the changes that a real run would make in a state that has columns."""
+        """Return the changes that a real run would make to a state with columns."""
         found = self.states[state]
         return list(found.changes()) if isinstance(found, TrialState) else []
 
     def text(self) -> str:
-        """Return the table that `airflow dags test` prints at its end."""
+        """Return the table that `airflow dags test` finally prints."""
         lines = [
             f"Trial: the run ended as {self.state}. The ledger, the source and the states were not touched."
         ]
@@ -116,7 +116,7 @@ class TrialResult:
 
 
 class Trial:
-    """A replacement for the ledger, the source, the staging area and the states of a DAG during one run.
+    """Replaces a DAG's ledger, source, staging area and states during one run.
 
     :param rows: the rows of the batch as dicts or a frame, or None for the first rows of the source.
     :param states: the rows of each state before the run, by state name, or None for the rows of the real states.
@@ -159,7 +159,8 @@ class Trial:
         Then remove the staged output.
         """
         changes: list[tuple[Any, str, Any]] = [(task, "retries", 0) for task in self._dag.tasks]
-        # Remove the outlets. An asset event would start other DAGs, although nothing was committed.
+        # Remove the outlets, because an asset event would start other DAGs although nothing was
+        # committed.
         changes += [(task, "outlets", []) for task in self._dag.tasks]
         for task in self._dag.tasks:
             if isinstance(task, HasTransaction):
@@ -174,7 +175,7 @@ class Trial:
             yield
 
     def result(self, run: Any) -> TrialResult:
-        """Return the result of a run. Call this method inside `running`, which removes the staged output at its end."""
+        """Return the result of a run. Call this inside `running`, which removes the staged output when it exits."""
         pushed = {
             (task, index, name): value for task, name, index, value in compat.pushed_xcoms(run)
         }
@@ -217,7 +218,7 @@ def try_out(
 
     :param test: Airflow's `test` method, bound to the DAG.
     :return: the DAG run.
-    :raises SystemExit: a trial of the DAG is not possible. The text explains this in one line.
+    :raises SystemExit: a trial of the DAG is not possible. The message explains this in one line.
     """
     try:
         if use_executor:
@@ -245,11 +246,11 @@ def try_out(
 
 
 def check_date(dag: DAG, logical_date: datetime | None) -> None:
-    """Refuse the date of an existing run, which Airflow would delete to create the run of the test.
+    """Refuse the date of an existing run, because Airflow would delete that run to create the test run.
 
     :raises TrialRefused: a run has this date. The error names the run.
     """
-    # Airflow reads a date without a time zone in its own default time zone.
+    # Airflow interprets a date without a time zone in its default time zone.
     date = timezone.coerce_datetime(logical_date)
     run = compat.run_that_a_test_deletes(dag.dag_id, date)
     if run is None:

@@ -1,4 +1,4 @@
-"""The data that tasks pass on: staged output, messages, and the journal."""
+"""The data that tasks hand over: staged output, messages, and the journal."""
 
 from __future__ import annotations
 

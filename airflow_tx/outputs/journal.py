@@ -1,7 +1,7 @@
 """Journal entries: the batch of a transaction, and its contribution to each state.
 
-A contribution is the whole acked output, with one row per key. These are the rows that are written to a state that
-lacks these keys. A restatement writes only a difference, so it may have written fewer rows.
+A contribution is the whole acked output, with one row per key. A state that lacks these keys gets exactly these rows. A
+restatement writes only a difference, so it may have written fewer rows.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 
 PLAIN = "plain"
-"""The kind of a column whose values can be written as JSON."""
+"""The kind of a column whose values JSON can express."""
 MIXED = "mixed"
-"""The kind of a column with values of several kinds. Each value is stored together with its kind."""
+"""The kind of a column with values of several kinds. Each value is stored with its kind."""
 ORDERED = "ordered"
-"""The kind of a column of objects whose names must not be sorted. The JSON of an entry sorts the names of objects."""
+"""The kind of a column of objects whose names must keep their order, since the JSON of an entry sorts names."""
 _ABSENT = object()
-"""The value of a column that a row lacks. A mixed column stores `[]` for this value, and a pair for any other value."""
+"""The value of a column that a row lacks. A mixed column stores it as `[]`, and any other value as a pair."""
 _AS_IS = frozenset((bool, float, int, str, type(None)))
-"""Types whose values are written unchanged. Most columns contain only these types."""
+"""Types whose values are written unchanged. Most columns have only these types."""
 
 
 def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -173,12 +173,12 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """The place of the files of an entry.
+    """Where the files of an entry are stored.
 
     :param files: the files of the staging area.
     :param folder: the journal folder, relative to the root of the area.
-    :param entry: the name of the entry, for errors.
-    :ivar checked: the names of the files whose content has been compared with its sha256.
+    :param entry: the name of the entry, for error messages.
+    :ivar checked: the names of the files whose sha256 has been checked.
     """
 
     files: Files
@@ -210,13 +210,13 @@ class KeptFiles:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The contribution of a transaction to one state. It has the original values of the tasks.
+    """The contribution of a transaction to one state, with the original values from the tasks.
 
     :param keys: the key columns in order, with the types of their values.
-    :param values: aggregator and type of each stored value column, as in `Columns.serialized`.
-    :param count: the number of rows. Each key has one row.
+    :param values: the aggregator and the type of each stored value column, as in `Columns.serialized`.
+    :param count: the number of rows, which is one per key.
     :param inline: the rows in the form of `encoded_rows`, or None if the rows are in files.
-    :param files: the files with the rows. Many rows are stored in files.
+    :param files: the files with the rows, if there are too many rows for `inline`.
     :param columns: the columns of the files that the state reads, or () for all columns.
     :param refusal: a clause that explains why the contribution cannot be taken back, or "" if it can.
     :param place: the place of the files.
@@ -232,7 +232,7 @@ class Contribution:
     place: KeptFiles | None = field(default=None, compare=False, repr=False)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in their order, with bounded memory. Each call reads the rows again.
+        """Yield the rows in order, with bounded memory. Each call reads them again.
 
         :raises EntryMissing, EntryDiffers: a file is missing or was changed.
         """
@@ -240,7 +240,7 @@ class Contribution:
             yield from from_arrow(part) if is_frame(part) else part
 
     def parts(self) -> Iterator[pa.RecordBatch | Iterator[dict[str, Any]]]:
-        """Yield the rows like `rows`. Rows of Parquet files are yielded as Arrow batches."""
+        """Yield the same rows as `rows`, but the rows of Parquet files as Arrow batches."""
         if self.inline is not None:
             yield decoded_rows(self.inline)
         for file in self.files:
@@ -250,11 +250,11 @@ class Contribution:
                 yield from self._batches(file)
 
     def of(self, files: Sequence[KeptFile]) -> Contribution:
-        """Return the contribution with rows that are read from the files of a place."""
+        """Return the contribution, with rows that are read from these files."""
         return replace(self, files=tuple(files), count=sum(file.rows for file in files))
 
     def check(self) -> None:
-        """Compare every file with its sha256.
+        """Check every file against its sha256.
 
         :raises EntryMissing, EntryDiffers: a file is missing or was changed.
         """
@@ -360,13 +360,13 @@ class Entry:
         return cls(**{**value, "source": (source, arguments), "contributions": parts})
 
     def read_from(self, place: KeptFiles) -> Entry:
-        """Return the entry with contributions whose rows are read from the files of a place."""
+        """Return the entry with contributions that read their rows from these files."""
         placed = {name: replace(each, place=place) for name, each in self.contributions.items()}
         return replace(self, contributions=placed)
 
 
 def sha256_of(files: Files, path: str) -> str:
-    """Return the sha256 of a file. The file is read in blocks."""
+    """Return the sha256 of a file, which is read in blocks."""
     found = hashlib.sha256()
     with files.reaching(path), files.open(path) as opened:
         while block := opened.read(_BLOCK):
@@ -384,23 +384,23 @@ def sha256_of(files: Files, path: str) -> str:
 
 
 INLINE_ROWS = 1_000
-"""Maximum number of rows of a contribution that are stored in its entry."""
+"""The maximum number of rows of a contribution that are stored in the entry itself."""
 INLINE_SIZE = 256 * 1024
-"""Maximum number of characters of rows as JSON that are stored in an entry."""
+"""The maximum size of rows that are stored in an entry, in characters of JSON."""
 ROWS_A_FILE = 10_000
 FILES = "rows"
 RESTATED = "restated"
-"""The folder beside the entries of a day. It has a file for each later day that restates an entry of this day."""
+"""The folder next to a day's entries. It has one file for each later day that restates an entry of this day."""
 CHANGES = "changes"
-"""The folder for copies of accepted changes of the ledger. It is beside the folders of days."""
+"""The folder for copies of accepted ledger changes. It is next to the folders of days."""
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)/(\d+)-([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class StagedFiles:
-    """The Parquet files of an output, from which the journal copies rows.
+    """The Parquet files of an output, from which the journal copies the rows.
 
-    :param files: the names of the files relative to the root of the topology's staging area, and their numbers of rows.
+    :param files: the file names, relative to the root of the topology's staging area, and their row counts.
     :param columns: the columns that the state reads.
     :param incarnation: the incarnation of the topology in the attempt.
     """
@@ -460,7 +460,7 @@ class JournalArea:
         """Store the rows of a table for an entry, in the order of the outputs.
 
         :param outputs: the rows of each output.
-        :param staged: the staged files of the outputs, by number of the output. Files with many rows are copied.
+        :param staged: the staged files of the outputs, by output number. Large files are copied.
         :param day: the day of the entry.
         :raises StagingUnavailable, StagingUnreachable: the rows cannot be kept.
         """
@@ -578,7 +578,7 @@ class JournalArea:
         return entry
 
     def finding(self, name: str, txid: int, key: str) -> str | None:
-        """Return a sentence that describes damage to the entry of a binding. Return None if the entry is intact.
+        """Return a sentence that describes the damage to a binding's entry, or None if the entry is intact.
 
         :raises StagingUnreachable: the staging area does not answer.
         """
@@ -594,7 +594,7 @@ class JournalArea:
     def names(self, txid: int | None = None) -> list[str]:
         """Return the names of the entries, the last day first.
 
-        The names of entries that were never committed are included. No binding and no record names such an entry.
+        This includes entries that were never committed, which no binding and no record names.
 
         :param txid: the transaction, or None for all transactions.
         """
@@ -633,14 +633,13 @@ class JournalArea:
         return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
 
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
-        """Remove the folders of days before a day. A day with an entry to keep is not removed.
+        """Remove the folders of days before a day, except days with an entry to keep.
 
-        A day is also not removed if an entry of a later day that stays restates one of its entries. Both entries are
-        needed to compute their difference.
+        A day is also kept if a later day that stays has a restatement of one of its entries. Their difference can be
+        computed only from both entries.
 
         :param before: the first day to keep.
-        :param kept: a function that returns the names of the entries to keep. It is called only if a day can be
-            removed.
+        :param kept: a function that returns the names of the entries to keep. Called only if a day can be removed.
         :return: the removed days.
         """
         due = self.days(before)
@@ -656,7 +655,7 @@ class JournalArea:
 
 
 def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
-    """Return a contribution that has only the descriptions of the columns.
+    """Return a contribution without rows, which only describes the columns.
 
     :param first: the first row, or an empty mapping if there are no rows.
     """
@@ -688,10 +687,7 @@ def forgotten_details(
 
 
 def _stands_for(journal: JournalArea, counts: str, name: str) -> bool:
-    """Return whether an entry is the entry that counts now, or one that it has replaced.
-
-    No other entry was committed.
-    """
+    """Return whether an entry was committed: it counts now, or a restatement has replaced it."""
     while counts and counts != name:
         replaces = journal.read(counts).replaces
         counts = "" if replaces is None else replaces["entry"]

@@ -1,4 +1,4 @@
-"""Rejected rows are an output of the task's try. They have the same columns for every task."""
+"""Rejected rows, an output of a task's try that has the same columns for every task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
 
     :param reason: a text or a Spark column. Only Spark can check the texts in a column.
     :param kept: whether the commit stores the rows that the task rejects.
-    :raises StagingError: the commit does not store them, or the reason is empty.
+    :raises StagingError: the commit would not store the rows, or the reason is empty.
     """
     if not kept:
         remedy = (
@@ -61,11 +61,9 @@ def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]
 
 
 def _one_row(given: Any) -> Any:
-    """Return a single row as a dict, a text or bytes.
+    """Return a single row as a dict, text or bytes. A pandas row, a named tuple or a Spark Row is also accepted.
 
-    The argument may also be a pandas row, a named tuple or a Spark Row.
-
-    :return: the row, or None if the argument is not a single row. It may then be several rows.
+    :return: the row, or None if the argument is not a single row. It may be several rows.
     """
     if isinstance(given, (Mapping, str, bytes)):
         return given
@@ -93,7 +91,7 @@ def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str
 
     :param task: the task that has rejected the row, or "" for a malformed row.
     :param reason: the reason for the rejection.
-    :param where: the place of the row in its source, or "" if it is unknown.
+    :param where: the location of the row in its source, or "" if it is unknown.
     :param content: the row, as `content_of_row` writes it.
     """
     values = map(_plain, (task, reason, where, content))
@@ -101,7 +99,7 @@ def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str
 
 
 def content_of_row(row: Any) -> str:
-    """Return a row as JSON. A text is returned unchanged. Bytes that are not UTF-8 become base64."""
+    """Return a row as JSON. Text is returned unchanged, and bytes that are not UTF-8 become base64."""
     if isinstance(row, str):
         return row
     if isinstance(row, bytes):
@@ -110,7 +108,7 @@ def content_of_row(row: Any) -> str:
         row = {_text(name) if isinstance(name, bytes) else name: row[name] for name in row}
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
-    except ValueError:  # JSON has no NaN. So it becomes a text, as in Spark.
+    except ValueError:  # JSON has no NaN, so it becomes a text, as in Spark.
         found = json.loads(json.dumps(row, default=_as_json), parse_constant=str)
         return json.dumps(found, ensure_ascii=False)
 
@@ -139,7 +137,7 @@ def _plain(text: str) -> str:
 
 
 def stage_rejected(where: TryDir, name: str, rows: Iterable[Mapping[str, str]]) -> Output:
-    """Write rejected rows into the folder of a try."""
+    """Write rejected rows to the folder of a try."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
     schema = pa.schema([(column, pa.string()) for column in REJECTED_COLUMNS])

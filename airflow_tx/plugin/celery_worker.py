@@ -19,14 +19,14 @@ from airflow_tx.plugin.preload import client_used_by_worker, import_ahead
 _OF_AIRFLOW = "airflow.providers.celery.executors.celery_executor_utils"
 
 celery_command = click.Command("airflow-tx", hidden=True)
-"""A command that does nothing. The entry point must be a command."""
+"""A command that does nothing, since the entry point must be a command."""
 
 
 @worker_init.connect  # type: ignore[untyped-decorator,unused-ignore]
 def on_worker_init(**_: Any) -> None:
-    """Import modules when a worker of Airflow starts, before the worker forks its pool."""
+    """Import modules when an Airflow worker starts, before it forks its pool."""
     if _OF_AIRFLOW in sys.modules:
         import_ahead("the Celery worker", client_used=client_used_by_worker)
-        # Airflow has frozen its own modules, so that the processes share their memory. Freeze the
-        # newly imported modules.
+        # Airflow has frozen its own modules so that the processes share their memory. Freeze the
+        # new ones as well.
         gc.freeze()

@@ -1,4 +1,4 @@
-"""The Airflow plugin of this provider. Airflow loads it into each of its components."""
+"""The Airflow plugin of this provider, which every Airflow component loads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.base import compat
 
 
 class _MadeOnDemand:
-    """A part of the plugin that is created when Airflow first reads it. A worker needs no page, so it creates none."""
+    """A part of the plugin that is created when Airflow first reads it. Workers need no page, so they create none."""
 
     def __init__(self, make: Callable[[], list[Any]]) -> None:
         self._make = make
@@ -74,10 +74,7 @@ def base_path() -> str:
 
 
 def react_apps() -> list[dict[str, Any]]:
-    """Return the pages for Airflow.
-
-    All pages have the same name, by which Airflow finds the component in the bundle.
-    """
+    """Return the pages for Airflow. They share one name, by which Airflow finds the component in the bundle."""
     from airflow_tx.plugin.api.app import PREFIX, bundle_digest
 
     url = f"{base_path()}{PREFIX.lstrip('/')}/board/main.umd.cjs?v={bundle_digest()}"
@@ -104,7 +101,7 @@ def react_apps() -> list[dict[str, Any]]:
 # The link from a task of this provider to the transaction of the task on the Transactions page.
 
 
-# Airflow compares operators by module and name. An import of the operators would take a second,
+# Airflow compares operators by module and name. Importing the operators would take a second,
 # because of the Spark provider.
 _OPERATORS = (
     ("airflow_tx.coordinator.dag", "CoordinateOperator"),
@@ -115,7 +112,7 @@ _OPERATORS = (
     ("airflow_tx.operators.spark_connect", "SparkConnectBatchOperator"),
     ("airflow_tx.operators.spark", "SparkBatchOperator"),
 )
-# A `@task` within a transaction. The `@task` of any other DAG has another module.
+# A `@task` in a transaction. The `@task` of any other DAG has another module.
 _TASKS = tuple(("airflow_tx.operators.transaction", name) for name in compat.DECORATED_TASKS)
 
 
@@ -126,7 +123,7 @@ def _named(module: str, name: str) -> type:
 class TransactionLink(BaseOperatorLink):
     """A link to the Transactions tab of the run.
 
-    The api-server creates the link, so it is shown before the task has ended.
+    The api-server creates the link, so it appears before the task has ended.
     """
 
     name = "Transaction"

@@ -1,7 +1,7 @@
 """Import modules once before a component forks the processes of tasks.
 
-Each task is a new process. It inherits the modules of the process that forked it, and need not import them again.
-A module that is imported before the fork opens no connection and takes no lock, so that the fork is safe.
+Each task is a new process, which inherits the modules of the process that forked it, and need not import them again. A
+module that is imported before the fork opens no connection and takes no lock, so that the fork is safe.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _TYPE = "spark_connect"
 _CONNECTION = re.compile(
     r"""\s*(spark[-_]connect:|\{.*"conn_type"\s*:\s*"spark[-_]connect")""", re.DOTALL
 )
-# A DAG file with this text uses Spark Connect. It is an operator, a hook, a connection, or the
-# client itself.
+# A DAG file with this text uses Spark Connect: an operator, a hook, a connection, or the client
+# itself.
 _USE = re.compile(rb"SparkConnect|spark_connect|pyspark\.sql\.connect")
 _PATIENCE = 2.0
 
@@ -57,8 +57,8 @@ def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
     """Import the modules in `[tx] preload`. If an import fails, the component starts without this module.
 
     :param component: the name of the Airflow component, for the log.
-    :param client_used: a function that returns whether tasks of this process use the client of Spark Connect. It is
-        called only for `auto`.
+    :param client_used: a function that returns whether tasks of this process use the Spark Connect client. Called only
+        for `auto`.
     """
     try:
         modules = [*_modules(Settings.load().preload, client_used)]
@@ -157,5 +157,6 @@ def _answer(question: Callable[[], bool]) -> None:
     try:
         code = 0 if question() else 1
     finally:
-        # Skip the exit handlers that the component has registered, since this is a forked process.
+        # Skip the exit handlers that the component has registered, since this process is only a
+        # fork.
         os._exit(code)

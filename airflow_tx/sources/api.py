@@ -48,28 +48,28 @@ else:
 
 
 # --- sizing -------------------------------------------------------------------------------------------------------
-# A batch has fixed limits, or a target time that limits it by the speed of earlier batches.
+# A batch has fixed limits, or a target time that becomes a limit through the measured speed.
 
 
 FIRST_ROWS = 100_000
 """The row limit of an adaptive batch before any transaction is measured."""
 LEAST_ROWS = 1_000
-"""The minimum of an adaptive limit. Smaller batches would spend most of their time on overhead."""
+"""The minimum adaptive limit. Smaller batches would spend most of their time on overhead."""
 FIRST_FILES = 100
 """The file limit of an adaptive batch before any transaction is measured."""
 MOST_FILES = 2_000
-"""Maximum number of files in an adaptive batch. One ledger record has the names and digests of all these files."""
+"""Maximum number of files in an adaptive batch. One ledger record holds the names and digests of all files."""
 GROWTH = 10
-"""The maximum of an adaptive limit, as a multiple of the largest measured batch."""
+"""The maximum adaptive limit, as a multiple of the largest measured batch."""
 ROWS_SHARE = 0.2
-"""The minimum share of the target time for rows, even if the overhead takes the entire target time."""
+"""The minimum fraction of the target time for rows, even if the overhead alone uses up the target time."""
 FADING = 0.7
-"""The weight of a measurement relative to the next newer one. A slow day therefore has only a short effect."""
+"""The weight of a measurement relative to the next newer one, so that a slow day has only a short effect."""
 UNEVEN = 0.5
-"""The share by which a large batch may be slower than its rows suggest. A large batch may exceed the memory."""
+"""The fraction by which a large batch may be slower than expected, for example because it exceeds memory."""
 
 Measured: TypeAlias = Sequence[Sequence[float]]
-"""The rows and the processing seconds of each committed transaction, with the oldest first."""
+"""The rows and processing seconds of each committed transaction, oldest first."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Limit:
         return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.reason}"
 
     def shares(self, available: Mapping[str, int]) -> dict[str, int]:
-        """Divide a number of rows among partitions. The shares are as equal as the available rows permit.
+        """Divide a number of rows among partitions, as equally as the available rows permit.
 
         :param available: number of rows, by partition.
         """
@@ -126,7 +126,7 @@ class Limit:
             return {
                 name: min(available[name], 1) if name in most[:left] else 0 for name in available
             }
-        # Begin with the smallest partition. The larger ones share the rows that it lacks.
+        # Start with the smallest partition. The larger ones share the rows that it lacks.
         for count, name in enumerate(sorted(available, key=lambda name: (available[name], name))):
             shares[name] = min(available[name], -(-left // (len(available) - count)))
             left -= shares[name]
@@ -139,7 +139,7 @@ class BatchSize:
 
     :param max_rows: maximum number of rows in a batch.
     :param max_bytes: maximum number of bytes in a batch.
-    :param target_seconds: processing time that a batch should take. The limit is then adaptive, and follows from the
+    :param target_seconds: processing time that a batch should take. The limit is then adaptive, and depends on the
         speed of the last transactions. A large backlog gives large batches, and a small backlog gives small ones.
     :param first: adaptive limit before any transaction is measured.
     :param least: lower bound of the adaptive limit.
@@ -183,7 +183,7 @@ class BatchSize:
 
     @classmethod
     def of_files(cls, target_seconds: float) -> BatchSize:
-        """Create the adaptive limit for a source of files."""
+        """Create the adaptive limit for a file source."""
         return cls(
             target_seconds=target_seconds,
             first=FIRST_FILES,
@@ -239,9 +239,9 @@ class BatchSize:
 def _line(measured: Measured) -> tuple[float, float, int]:
     """Estimate the overhead of a transaction and the seconds of each row, by weighted least squares.
 
-    Older transactions may contradict newer ones. For example, they took longer for fewer rows. The estimate omits the
-    oldest transactions until no contradiction is left. If all batches have about the same size, the overhead counts as
-    0. The next batch is then more likely too small than too large.
+    Older transactions may contradict newer ones, for example if they took longer for fewer rows. The estimate omits the
+    oldest transactions until no contradiction remains. If all batches have about the same size, the overhead counts as
+    0. The next batch is then too small rather than too large.
 
     :return: the seconds of overhead, the seconds of each row, and the number of transactions in the estimate.
     """
@@ -285,7 +285,7 @@ PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
 
 @dataclass(frozen=True)
 class MalformedRow:
-    """A row that does not fit the schema of its source. The source emits this object in place of the row.
+    """A row that does not fit the schema of its source. The source emits this object instead of the row.
 
     :param content: content of the row, as JSON or as text.
     :param reason: why the row does not fit, without the value. Rows with the same reason are counted together.
@@ -313,7 +313,7 @@ REFUSED_VALUE = "airflow_tx: no such value: "
 
 
 def fails(problem: Column) -> Column:
-    """Return a Spark filter that fails the query at a row with a problem. It keeps all other rows."""
+    """Return a Spark filter that keeps all rows, but fails the query on a row with a problem."""
     return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
         F.lit(True)
     )
@@ -322,7 +322,7 @@ def fails(problem: Column) -> Column:
 class BatchStaging:
     """A folder where a source stages the rows of a batch, so that Spark can read them.
 
-    :param columns: columns that the reader requests. An empty sequence means all columns.
+    :param columns: columns that the reader requests, or an empty sequence for all columns.
     :ivar frame: DataFrame of the staged rows, or None if the source has staged no rows.
     :ivar rows: number of staged rows.
     :ivar malformed: malformed rows that the source found.
@@ -361,12 +361,12 @@ class BatchStaging:
         return self._files.uri(self._folder)
 
     def has(self, columns: Sequence[str]) -> bool:
-        """Return whether these columns are staged for all rows."""
+        """Return whether all rows are staged with these columns."""
         names = {name.strip("`").lower() for name in columns}
         return not self._asked or (bool(names) and names <= self._asked)
 
     def asked_of(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
-        """Return the schema of the requested columns. If the schema lacks one of them, return the complete schema."""
+        """Return the schema of the requested columns, or the complete schema if one of them is missing."""
         import pyarrow as pa
 
         asked = [field for field in schema if field.name.lower() in self._asked]
@@ -378,9 +378,9 @@ class BatchStaging:
     def stage(
         self, spark: SparkSession, batches: pa.RecordBatchReader, *, whole: bool = False
     ) -> DataFrame:
-        """Write rows to a Parquet file, and return a DataFrame of the file. This runs no Spark job.
+        """Write rows to a Parquet file, and return a DataFrame that reads it. This runs no Spark job.
 
-        :param whole: whether to write all columns, and not only the requested ones.
+        :param whole: whether to write all columns instead of only the requested ones.
         """
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -413,7 +413,7 @@ class BatchStaging:
         return self._id in told and any(each in told for each in _NOT_FOUND)
 
     def remove(self) -> None:
-        """Remove the staged file. Ignore errors, since the folder of the try is also removed, with the file in it."""
+        """Remove the staged file. Ignore errors, since the folder of the try is removed later anyway."""
         with suppress(Exception):
             self._files.remove_tree(self._folder)
 
@@ -447,31 +447,31 @@ class Source(Described, ABC):
     per_run: ClassVar[bool] = False
     """Whether a batch belongs to one run, such as its data interval, so that only this run can get it."""
     in_order: bool = False
-    """Whether batches are data intervals, and txids follow the order of their dates."""
+    """Whether batches are data intervals, with txids in date order."""
     counts_rows: ClassVar[bool] = False
-    """Whether tasks only count rows, and compute no digest of the rows. The metadata then has digests of the files."""
+    """Whether tasks only count rows, without a digest of the rows. The metadata then has file digests."""
     unit: ClassVar[str] = "rows"
-    """The unit of `backlog`. A source of files counts files, since it does not know the number of rows."""
+    """The unit of `backlog`. File sources count files, since they do not know the number of rows."""
     _for_spark: tuple[BatchStaging, ...] = ()
     rows_can_change: ClassVar[bool] = True
-    """Whether the rows of a decided batch can change, as in a corrected file. Rows of a log never change."""
+    """Whether the rows of a decided batch can change, for example if a file is corrected. Log rows never change."""
     keeps_rows: ClassVar[bool] = True
-    """Whether a restatement reads the same rows by default. False if a batch is all current rows of an interval."""
+    """Whether a restatement reads the same rows by default. False if a batch has all current rows of an interval."""
     stages: ClassVar[bool] = False
-    """Whether the source stores its rows in the staging area, because its server deletes them after they were taken.
-    For such a source, the coordinator calls `backlog` instead of `decide` to find out whether there are rows."""
+    """Whether the source stages its rows, because its server deletes rows that were taken.
+    For such a source, the coordinator calls `backlog` instead of `decide` to check for new rows."""
     upstream: str = ""
-    """The name of the topology whose table the source reads, or "" if it reads no table of a topology."""
+    """The name of the topology whose table the source reads, or "" if there is none."""
     upstream_table: str = ""
     """The name of the state that is the upstream table."""
     on_correction: str = "restate"
     """How to handle a correction of the upstream topology: ``restate`` the batch, or only ``report`` it."""
     topology: str = "TOPOLOGY"
-    """The name of the topology in the commands of error messages. See `named`."""
+    """The topology name for commands in error messages. See `named`."""
     zone: str = ""
     """The time zone of the DAG's schedule, in which a day begins and ends. "" means UTC. See `in_zone`."""
     staging: str = ""
-    """The root of the staging area, for a source that `stages`. It is set where batches are decided and committed."""
+    """The staging area's root, for a source that `stages`. It is only set where batches are decided or committed."""
     malformed: str = "refuse"
     """How to handle a row that does not fit the schema: ``refuse`` fails the batch, ``reject`` keeps the row aside."""
     batch_size: BatchSize | None = None
@@ -483,7 +483,7 @@ class Source(Described, ABC):
         """Check and set the argument `malformed`.
 
         :param malformed: ``refuse`` or ``reject``.
-        :param why_not: remedy in the error if the source cannot reject rows, or "" if it can.
+        :param why_not: remedy for the error if the source cannot reject rows, or "" if it can.
         :raises ConfigError: the value is unknown, or the source cannot reject rows.
         """
         if malformed not in ("refuse", "reject"):
@@ -493,7 +493,7 @@ class Source(Described, ABC):
         self.malformed = malformed
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path, and the constructor arguments as plain JSON."""
+        """Return the class path, and the constructor arguments in plain JSON."""
         return self.described()
 
     def is_ready(self) -> bool:
@@ -509,7 +509,7 @@ class Source(Described, ABC):
         """
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Batch | Json:
-        """Decide the same batch again from the current content of the source, after a person has corrected it.
+        """Decide the same batch again from the source's current content, after a user has corrected it.
 
         The end of the batch does not change. By default, the metadata stays the same, since most sources read rows by
         their position. If the metadata has digests of the content, return the current digests.
@@ -523,15 +523,15 @@ class Source(Described, ABC):
     def refuses_again(self, metadata: Json) -> str | None:
         """Return a clause that explains why the rows of a committed batch cannot be read again.
 
-        Return None if they can. A request for a restatement calls this method. Its checks must be fast, since the
-        reader checks again.
+        Return None if they can. A request for a restatement calls this method. Its checks must be fast. The reader
+        checks again.
         """
         return None
 
     def changed_since(self, metadata: Json) -> str | None:
         """Return a clause that names the changed rows of an earlier batch. Return None if no change is known.
 
-        After a decision, `begin` checks the preceding batch with this method. The checks must be fast.
+        After a decision, `begin` calls this method for the preceding batch. The checks must be fast.
         """
         return None
 
@@ -545,7 +545,7 @@ class Source(Described, ABC):
         """
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
-        """Return the pyarrow types of all columns of `emit_batch`. Return None if the columns are not declared.
+        """Return the pyarrow types of all columns of `emit_batch`, or None if they are not declared.
 
         A column without a declared type has the type None. Its type is then inferred from all rows of a batch.
 
@@ -554,14 +554,14 @@ class Source(Described, ABC):
         return None
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
-        """Return the types of all columns for a replay that found no rows. Return None if the types are unknown.
+        """Return the types of all columns for a replay that found no rows, or None if they are unknown.
 
         :param position: position where the transaction ends.
         """
         return self.row_types(attempt, None)
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
-        """Read the rows of `emit_batch` as pyarrow record batches with the declared types.
+        """Read the same rows as `emit_batch`, as pyarrow record batches with the declared types.
 
         :raises NoTable: a value does not have the type of its column. It may also occur while the batches are read.
         :raises SourceError: the source cannot return exactly these rows.
@@ -574,7 +574,7 @@ class Source(Described, ABC):
 
     @cached_property
     def malformed_rows(self) -> list[MalformedRow]:
-        """List the malformed rows that `emit_arrow` has found. A record batch cannot contain them."""
+        """List the malformed rows that `emit_arrow` has found, since record batches cannot contain them."""
         return []
 
     @property
@@ -583,7 +583,7 @@ class Source(Described, ABC):
         return not type(self).__module__.startswith("airflow_tx.")
 
     def _stage(self, spark: SparkSession, batches: pa.RecordBatchReader) -> DataFrame:
-        """Stage rows for Spark. Also move the malformed rows that were found to the staging area."""
+        """Stage rows for Spark. Also move the malformed rows found so far to the staging area."""
         staging = BatchStaging.current()
         self._for_spark = (
             *self._for_spark,
@@ -596,9 +596,9 @@ class Source(Described, ABC):
         return frame
 
     def check_read(self, attempt: TransactionAttempt) -> None:
-        """Check before the ack that the task has read the content that `emit_batch` checked.
+        """Check before the ack that the task has read the content that `emit_batch` verified.
 
-        Spark may read a file minutes after `emit_batch` has checked it, and the file may have been replaced since.
+        Spark may read a file minutes after `emit_batch` has verified it, and the file may have been replaced since.
 
         :raises SourceError: the task may have read different rows. It then sends no ack.
         """
@@ -606,7 +606,7 @@ class Source(Described, ABC):
     def key(self, run: RunInfo) -> str:
         """Return the run key. Runs with the same key always get the same transaction.
 
-        By default, the key is the run_id. If the batch is a data interval or a partition, this is the key, since
+        By default, the key is the run_id. If the batch is a data interval or a partition, that is the key, since
         several runs can have it.
         """
         return run.run_id
@@ -616,16 +616,16 @@ class Source(Described, ABC):
         return self
 
     def for_key(self, key: str) -> Source:
-        """Return the source for a run that was deleted and is created again. Only the key of the run is known."""
+        """Return the source for a deleted run that is recreated. Only the run's key is known."""
         return self
 
     @property
     def dated(self) -> DatedSource | None:
-        """Return this source if a batch is the data interval of a run. Otherwise return None."""
+        """Return this source if its batches are data intervals. Otherwise return None."""
         return None
 
     def interval_of_run(self, key: str) -> Interval | None:
-        """Return the data interval of a run that is created again with this key, or None without an interval."""
+        """Return the data interval for recreating a run with this key, or None if it has none."""
         return None
 
     def named(self: _Self, topology: str) -> _Self:
@@ -644,16 +644,14 @@ class Source(Described, ABC):
         return copied
 
     def span(self, what: str) -> Span:
-        """Parse a date that a person typed. Its default time zone is `zone`.
-
-        A date without a time means the whole day.
+        """Parse a typed date. Its default time zone is `zone`. A date without a time means the whole day.
 
         :raises ValueError: the text is not a date.
         """
         return span_of(what, self.zone)
 
     def command(self, action: str, txid: int | None = None, *options: str) -> Command:
-        """Return a command of `airflow tx` for an error message. A person can copy it.
+        """Return an `airflow tx` command to copy from an error message.
 
         :param action: such as ``accept-loss``, or ``skip`` with a txid.
         """
@@ -672,11 +670,11 @@ class Source(Described, ABC):
         return copied
 
     def refused(self, problem: str, remedy: Remedy | str) -> SourceError:
-        """Return the error for rows that the source cannot return."""
+        """Return the error for rows that the source can no longer return."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
     def rows_refused(self, problem: str, remedy: Remedy | str, place: str = "a row") -> RowsRefused:
-        """Return the error for rows that have a value which no reader accepts.
+        """Return the error for rows with a value that no reader accepts.
 
         :param place: place of the value that `problem` quotes, or "" if it quotes no value. The ledger stores the place
             instead of the value.
@@ -710,7 +708,7 @@ class Source(Described, ABC):
     def losses(self, position: Json) -> Sequence[Loss]:
         """List the rows directly after `position` that the source can no longer return.
 
-        Until a person accepts this loss, `decide` raises a `SourceError` that names these rows.
+        Until a user accepts this loss, `decide` raises a `SourceError` that names these rows.
         """
         return ()
 
@@ -718,7 +716,7 @@ class Source(Described, ABC):
         """Return whether a batch contains a given file, offset, id or date. Return None if the source cannot tell.
 
         :param metadata: metadata of the batch.
-        :param what: text that a person searches for. Use `span` to parse a date.
+        :param what: search text. Use `span` to parse a date.
         """
         return None
 
@@ -747,10 +745,10 @@ class Source(Described, ABC):
         return None
 
     def unsettled(self, metadata: Json, error: SourceNotSettled) -> TxError:
-        """Return the error that ends a task because its rows are not settled.
+        """Return the error that ends a task whose rows are not settled.
 
-        :return: `error` if the task can start again later. A `FailedBatch` if the transaction needs another attempt.
-            Any other error if a person must act.
+        :return: `error` if the task can restart later, a `FailedBatch` if the transaction needs another attempt, or any
+            other error if a user must act.
         """
         return error
 
@@ -768,11 +766,11 @@ class Source(Described, ABC):
         return None
 
     def rows_upstream(self, txids: Collection[int]) -> Mapping[int, int]:
-        """Count the rows of each of these transactions in the upstream table, if the source has one."""
+        """Count each of these transactions' rows in the upstream table, if the source has one."""
         return {}
 
     def watched(self, root: str) -> Sequence[str]:
-        """List the ZooKeeper paths whose change may mean that the source has new rows.
+        """List the ZooKeeper paths whose changes may indicate new rows in the source.
 
         :param root: root path of the ledgers.
         """
@@ -790,7 +788,7 @@ class Source(Described, ABC):
         """Handle the commit of a batch, for example by deleting its messages (Storm's ack of a spout).
 
         This method is called at least once. It is called again if the committer died or this method raised an error. An
-        error fails the try of the commit task, and not the transaction.
+        error fails the commit task's try, but not the transaction.
 
         :param metadata: metadata of the batch, or None if a replay found no rows.
         """
@@ -805,11 +803,10 @@ class Source(Described, ABC):
         """
 
     def cleanup_before(self, txid: int) -> None:
-        """Delete the data that the source keeps for transactions before `txid`.
+        """Delete the data that the source keeps for transactions before `txid`. Called after every commit.
 
-        This method is called after every commit. The transactions before `txid` are final, and their runs have probably
-        ended. Do not delete the data of `txid` itself, since a task outside the `with Transaction` block may still read
-        its rows.
+        The transactions before `txid` are final, and their runs have probably ended. Do not delete the data of `txid`
+        itself, since a task outside the `with Transaction` block may still read its rows.
         """
 
     def close(self) -> None:
@@ -831,7 +828,7 @@ class DatedSource(Source):
 
     @abstractmethod
     def on_schedule(self, previous_end: PreviousEnd) -> DatedSource:
-        """Return a copy of the source that knows a schedule, whose intervals may have gaps between them."""
+        """Return a copy of the source with a schedule, whose intervals may have gaps between them."""
 
     @property
     def can_omit_runs(self) -> bool:
@@ -877,7 +874,7 @@ def as_batch(decided: Batch | Json) -> Batch | None:
 
 
 def rebuild(classpath: str, arguments: Mapping[str, Any]) -> Source:
-    """Create a source from the result of `serialize()`, in the same way as Airflow creates triggers."""
+    """Create a source from the result of `serialize()`, as Airflow does for triggers."""
     from importlib import import_module
 
     module, _, name = classpath.rpartition(".")
@@ -889,7 +886,7 @@ def source_kind(kind: str, source: str) -> SourceKind:
     """Parse the argument `kind`.
 
     :param source: name of the source, for the error.
-    :raises ConfigError: the kind is not transactional and not opaque.
+    :raises ConfigError: the kind is not ``transactional`` or ``opaque``.
     """
     if kind not in (SourceKind.TRANSACTIONAL.value, SourceKind.OPAQUE.value):
         remedy = (

@@ -1,4 +1,4 @@
-"""Parse dates that a person types. Convert data intervals to run keys and positions, and back."""
+"""Parse typed dates. Convert data intervals to run keys and positions, and back."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _zone(zone: str) -> tzinfo:
 
 
 def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
-    """Convert a local time in the same way as Airflow's schedules. If the time occurs twice, it is the second one.
+    """Convert a local time as Airflow's schedules do. A time that occurs twice becomes the second one.
 
-    If it is skipped, it is one hour later.
+    A skipped time becomes one hour later.
     """
     both = (moment.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     return max(each.astimezone(timezone.utc) for each in both)
@@ -61,7 +61,7 @@ def key_of_interval(interval: Interval) -> str:
 
 
 def interval_of_key(key: str) -> Interval | None:
-    """Return the data interval that a run key names. Return None if it names no interval."""
+    """Return the data interval of a run key, or None if it has none."""
     kind, _, dates = key.partition(":")
     try:
         start, end = map(datetime.fromisoformat, dates.split("/"))
@@ -76,7 +76,7 @@ def order_end(position: Any) -> datetime:
 
 
 def order_from(start: datetime) -> Any:
-    """Return the position before the first transaction, if the order of txids begins at `start`."""
+    """Return the position before the first transaction, if the order of txids starts at `start`."""
     return {"intervals": [[iso(start), iso(start)]]}
 
 

@@ -1,4 +1,4 @@
-"""Measure the lag of a topology, which is the data in its source after the last committed transaction."""
+"""Measure a topology's lag, which is the data in its source after the last committed transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LagUnknown(TxError):
 
 @dataclass(frozen=True)
 class Lag:
-    """The amount of data in a source that is not committed yet.
+    """The amount of uncommitted data in a source.
 
     :param count: number of rows or files.
     :param unit: unit of `count`: "rows" or "files".
@@ -43,7 +43,7 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
     """Return the lag of each topology, or the reason why it is unknown. All sources are queried in parallel.
 
     :param sources: source and position of each topology.
-    :param seconds: seconds to wait for all answers.
+    :param seconds: seconds to wait for all responses.
     """
     inquiries = {name: Inquiry[Lag | LagUnknown](f"lag of {name}") for name in sources}
     for name, inquiry in inquiries.items():
@@ -60,7 +60,7 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
 
 
 def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
-    named = source.named(name)  # the errors of this source name the topology
+    named = source.named(name)  # this source's errors name the topology
     try:
         count = named.backlog(position)
     except Exception as error:  # noqa: BLE001  # a source may raise any error; report it as one line
@@ -79,11 +79,11 @@ LAG_EVERY = 30.0
 
 
 class LagWatch(Inquiry[Lag | LagUnknown]):
-    """Queries the lag of one source periodically.
+    """Periodically queries the lag of one source.
 
     :param topology: name of the topology.
-    :param make: function that creates a source that only this watch uses.
-    :param patience: seconds to wait for the first answer.
+    :param make: function that creates the source, which only this watch uses.
+    :param patience: seconds to wait for the first response.
     :param every: seconds between two queries.
     """
 
@@ -100,7 +100,7 @@ class LagWatch(Inquiry[Lag | LagUnknown]):
         self._make = make
 
     def latest(self, position: Callable[[], Json]) -> Lag | None:
-        """Return the last known lag, or None if the lag is unknown. If the lag is old, query the source again.
+        """Return the last known lag, or None if it is unknown. If it is old, query the source again.
 
         :param position: function that reads the position after the last committed transaction.
         """

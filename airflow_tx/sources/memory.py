@@ -1,4 +1,4 @@
-"""A source whose rows are its arguments, for examples and for first tests of a DAG.
+"""A source that gets its rows as arguments, for examples and first DAG tests.
 
 Source: storm-transactional-topologies (MemoryTransactionalSpout).
 """
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class MemorySource(PartitionedTransactionalSource):
     """A source of partitions in memory. A transaction takes the next `per_batch` rows of every partition.
 
-    The rows are arguments of the source, so use only a few rows of plain JSON. You may append rows to a partition, and
-    add partitions. A partition with fewer rows than the source has taken counts as unreachable.
+    The rows are arguments of the source, so use only a few rows of plain JSON. You can append rows and add partitions.
+    A partition with fewer rows than were taken counts as unreachable.
 
     :param partitions: rows of each partition, by its name.
     :param per_batch: maximum number of rows of each partition in a transaction.

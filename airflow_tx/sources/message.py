@@ -1,4 +1,4 @@
-"""Parse messages of queues and logs. A message is a text, or a JSON object with declared columns."""
+"""Parse messages from queues and logs. A message is a text, or a JSON object with declared columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
 
     :param raw: bytes of the message.
     :param columns: columns of a JSON object, or None for a text.
-    :raises ValueError: the message does not fit its columns. The error text is the reason.
+    :raises ValueError: the message does not fit its columns. The error text gives the reason.
     """
     try:
         text = raw.decode()
@@ -80,10 +80,10 @@ def message_batches(
     types: Mapping[str, pa.DataType],
     malformed: list[MalformedRow],
 ) -> Iterable[pa.RecordBatch]:
-    """Build a record batch with Arrow. If Arrow may read the messages differently, use rows that Python has parsed.
+    """Build a record batch with Arrow. If Arrow may read the messages differently, use rows parsed in Python.
 
     :param make: function that builds the batch with Arrow, or raises NotProven.
-    :param rows: rows that Python has parsed, for use after NotProven.
+    :param rows: rows parsed in Python, as a fallback for NotProven.
     :param malformed: list to which malformed rows are added.
     """
     try:
@@ -94,7 +94,7 @@ def message_batches(
 
 
 def malformed_message(raw: Any, error: ValueError, where: str) -> MalformedRow:
-    """Create the malformed row for a message that does not fit its columns.
+    """Create the malformed row from a message that does not fit its columns.
 
     :param raw: bytes of the message, or a mapping from fields to bytes.
     :param error: error that `parsed_message` raised.

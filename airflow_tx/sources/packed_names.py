@@ -1,4 +1,4 @@
-"""Compress a set of names to a short text. A position can then contain the names of all files that were taken."""
+"""Compress a set of names to a short text, so that a position can contain the names of all taken files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pack(names: Iterable[str]) -> str:
 def unpack(packed: str) -> frozenset[str]:
     """Return the names that `pack` compressed.
 
-    :raises ValueError: the text is not a result of `pack`.
+    :raises ValueError: the text was not returned by `pack`.
     """
     try:
         names = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
 """The base classes of partitioned sources, and of partitions that are logs.
 
-A log has ordered rows, and a position after each row. A `PartitionLog` finds the rows of one partition after a
-position, takes the next rows and reads them. `LogSource` does the rest for all logs. It divides the batch limit among
-the partitions, explains the batch size, lists lost rows, and omits partitions that it cannot reach.
+A log has ordered rows, and a position after each row. A `PartitionLog` finds a partition's rows after a position, takes
+the next rows and reads them. `LogSource` does the rest for all logs. It divides the batch limit among the partitions,
+explains the batch size, lists lost rows, and omits unreachable partitions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 # --- partitioned --------------------------------------------------------------------------------------------------
-# Sources of several partitions. The ledger stores one position for each partition.
+# Sources with several partitions. The ledger stores one position per partition.
 #
 # Source: storm-transactional-topologies (IPartitionedTransactionalSpout, IOpaquePartitionedTransactionalSpout).
 
@@ -57,7 +57,7 @@ class PartitionedTransactionalSource(Source):
     partitioned: ClassVar[bool] = True
 
     def num_partitions(self) -> int:
-        """Return the current number of partitions, which are named "0", "1" and so on.
+        """Return the number of partitions, which are named "0", "1" and so on.
 
         For other names, override `partitions`.
         """
@@ -71,7 +71,7 @@ class PartitionedTransactionalSource(Source):
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, partition: str, position: Json
     ) -> Batch | Json | None:
-        """Decide the rows of one partition in a transaction. Unlike Storm's spout, this method reads no rows.
+        """Decide one partition's rows in a transaction. Unlike Storm's spout, this method reads no rows.
 
         :param position: position of the partition, or None if no batch has included the partition yet.
         :return: a `Batch`, or plain JSON that serves as both metadata and position, or None if the partition has no new
@@ -150,7 +150,7 @@ class PartitionedTransactionalSource(Source):
     def decide_partition_again(
         self, attempt: TransactionAttempt, partition: str, metadata: Json
     ) -> Json:
-        """Decide the same rows of one partition again, from their current content."""
+        """Decide the same rows of a partition again, from their current content."""
         return metadata
 
     def contains(self, metadata: Json, what: str) -> bool | None:
@@ -164,7 +164,7 @@ class PartitionedTransactionalSource(Source):
         return True if True in found else None if None in found else False
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
-        """Return whether the batch of one partition contains `what`. Return None if the source cannot tell."""
+        """Return whether one partition's batch contains `what`, or None if the source cannot tell."""
         return None
 
     def reaches(self, position: Json, what: str) -> bool | None:
@@ -173,10 +173,10 @@ class PartitionedTransactionalSource(Source):
                 return self.partition_reaches(name, each, what.removeprefix(f"{name}:"))
         return (
             False if ":" in what else None
-        )  # With False, the transactions took no row of that partition.
+        )  # False means that the transactions took no rows from that partition.
 
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
-        """Return whether the position of one partition is past `what`. Return None if the source cannot tell."""
+        """Return whether one partition's position is past `what`, or None if the source cannot tell."""
         return None
 
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
@@ -202,7 +202,7 @@ class PartitionedTransactionalSource(Source):
         ]
         if not all(
             hasattr(part, "unionByName") for part in parts
-        ):  # the source returned rows of Python
+        ):  # the source returned Python rows
             return chain.from_iterable(map(dicts_of, parts))
         return reduce(lambda one, other: one.unionByName(other), cast("list[DataFrame]", parts))
 
@@ -244,7 +244,7 @@ class PartitionedTransactionalSource(Source):
         return found
 
     def _check_moved(self, partition: str, before: Json, batch: Batch) -> None:
-        # The ledger cannot detect that a position is unchanged if other partitions have moved.
+        # The ledger cannot detect an unchanged position if other partitions have moved.
         if batch.position == before:
             raise self.refused(
                 f"partition {partition} has rows {str(batch.metadata)[:80]}, but its position stays "
@@ -298,7 +298,7 @@ def is_number_within(what: str, start: int, end: int) -> bool:
 
 
 def is_number_below(what: str, end: int) -> bool | None:
-    """Return whether a text is a number below `end`. Return None if it is not a number."""
+    """Return whether a text is a number below `end`, or None if it is not a number."""
     return int(what) < end if what.isdecimal() else None
 
 
@@ -307,11 +307,11 @@ def is_number_below(what: str, end: int) -> bool | None:
 
 @dataclass(frozen=True)
 class Gone:
-    """The next rows of a log, if they are lost.
+    """The lost next rows of a log.
 
     :param description: text that names the missing rows.
     :param resume_at: position of the next row that exists.
-    :param went_back: whether the log was reset to before the position. It then repeats rows that were taken.
+    :param went_back: whether the log was reset to before the position, so that it repeats taken rows.
     """
 
     description: str
@@ -319,7 +319,7 @@ class Gone:
     went_back: bool = False
 
     def loss(self, partition: str, position: Json) -> Loss:
-        """Convert these rows to a loss, which a person can accept.
+        """Convert these rows to a loss, which a user can accept.
 
         :param partition: name of the partition.
         :param position: position of the partition before the missing rows.
@@ -362,7 +362,7 @@ class LogBatch(Batch):
 
 
 class PartitionLog(ABC):
-    """The ordered rows of one partition. An object is used for one decision, or to read one batch."""
+    """The ordered rows of one partition. Each object serves one decision, or the read of one batch."""
 
     @abstractmethod
     def snapshot(self, position: Json) -> LogSnapshot:
@@ -382,7 +382,7 @@ class PartitionLog(ABC):
         """
 
     def sizes(self, snapshot: Any) -> Sequence[int]:
-        """Return the sizes of some of the next rows, in bytes. Without sizes, a limit of bytes has no effect."""
+        """Return the sizes of some of the next rows, in bytes. Without sizes, a byte limit has no effect."""
         return ()
 
     def count(self, snapshot: Any, most: int) -> int:
@@ -394,11 +394,11 @@ class PartitionLog(ABC):
         return int(self.snapshot(position).available or 0)
 
     def gone(self, position: Json, most: int | None) -> Gone | None:
-        """Return the rows among the next `most` rows that are lost. Return None if all exist."""
+        """Return the lost rows among the next `most` rows, or None if all exist."""
         snapshot = self.snapshot(position)
         if snapshot.gone is not None or not snapshot.available:
             return snapshot.gone
-        # Some logs detect missing rows only by looking up each row.
+        # Some logs detect missing rows only by looking up every row.
         taken = self.take(snapshot, most)
         return taken if isinstance(taken, Gone) else None
 
@@ -409,7 +409,7 @@ class PartitionLog(ABC):
 
 
 class LogDecision:
-    """Decides one batch. It finds the new rows of each log, and the number of rows that each log contributes.
+    """Decides one batch: finds each log's new rows, and how many of them the log contributes.
 
     :param logs: log of each partition.
     :param positions: position of each partition.
@@ -457,7 +457,7 @@ class LogDecision:
         return [size for name, each in self.usable.items() for size in self.logs[name].sizes(each)]
 
     def take(self, name: str) -> LogBatch | Gone | None:
-        """Take the share of one log from its rows.
+        """Take the rows in one log's share.
 
         :raises PartitionUnavailable: the partition could not be reached.
         """
@@ -476,7 +476,7 @@ class LogDecision:
         return taken
 
     def share_again(self) -> bool:
-        """Distribute the shares of logs without rows to the other logs. Return False if no share changes."""
+        """Distribute the shares of logs without rows among the other logs. Return False if no share changes."""
         before = self._shares
         self._shares = self._shared()
         return before != self._shares
@@ -517,8 +517,7 @@ class LimitedSource(Source):
         :param kind: ``transactional`` or ``opaque``.
         :param max_rows_per_batch: maximum number of rows in a batch, over all partitions.
         :param max_bytes_per_batch: maximum number of bytes in a batch, estimated from a sample of rows.
-        :param target_seconds: seconds that a batch should take. Its size follows from the speed of the last
-            transactions.
+        :param target_seconds: seconds that a batch should take. Its size depends on the speed of the last transactions.
         """
         self.kind = source_kind(kind, type(self).__name__)
         size = BatchSize.checked(
@@ -531,7 +530,7 @@ class LimitedSource(Source):
         self.limit = size.limit()
 
     def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: Remedy | str) -> SourceError:
-        """Return the error for rows that no longer exist.
+        """Return the error for lost rows.
 
         :param remedy: remedy if the source went back and the states did not.
         """
@@ -546,10 +545,10 @@ class LimitedSource(Source):
 
 
 class LogSource(LimitedSource, PartitionedTransactionalSource):
-    """The base class of a source whose partitions are logs. A subclass lists the logs, and may describe lost rows."""
+    """The base class of sources whose partitions are logs. A subclass lists the logs, and may describe lost rows."""
 
     leaves_out_gone: ClassVar[bool] = False
-    """Whether an opaque source omits a partition whose next rows are lost, instead of failing."""
+    """Whether an opaque source omits a partition with lost rows instead of failing."""
 
     @abstractmethod
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, PartitionLog]:
@@ -612,7 +611,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         return taken
 
     def backlog(self, position: Json) -> int | None:
-        """Count the rows of the reachable partitions. Return None if no partition can be reached."""
+        """Count the rows of the reachable partitions, or return None if there are none."""
         positions = self.partition_positions(position)
         found: list[int] = []
         for name, log in self.logs(positions).items():

@@ -1,4 +1,4 @@
-"""The source of a RabbitMQ queue. It stages the next messages, records them in the ledger, and then acks them."""
+"""The RabbitMQ source. It stages a queue's next messages, records them in the ledger, and then acks them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class QueueMessage:
     body: bytes
 
     def identity(self, by: str) -> bytes:
-        """Return a digest that identifies the message.
+        """Return the message's identifying digest.
 
         :param by: "content" for a digest of routing key, headers and body. Otherwise the digest is of the message id.
         """
@@ -100,7 +100,7 @@ def read_taken(uri: str) -> list[QueueMessage]:
 
 
 def is_staged(uri: str) -> bool:
-    """Return whether a file of the staging area exists."""
+    """Return whether a file exists in the staging area."""
     folder, _, name = uri.rpartition("/")
     return name in open_files(folder).list("")
 
@@ -129,7 +129,7 @@ class TakenMessages:
         self._folder = f"{TAKEN}/{quoted(queue)}"
 
     def stage(self, number: int, messages: Sequence[QueueMessage]) -> str:
-        """Stage the messages of a batch that begins at this number, and return the URI of the file."""
+        """Stage the messages of a batch that starts at this number, and return the file's URI."""
         # Do not use Parquet. Importing its writer would take longer than all other work of `begin`.
         lines = [
             json.dumps(
@@ -140,11 +140,11 @@ class TakenMessages:
         return self._write(f"messages/{number}/{uuid4().hex}", "\n".join(lines).encode())
 
     def stage_ids(self, number: int, ids: Iterable[bytes]) -> str:
-        """Stage the digests of the last ids before this number, and return the URI of the file."""
+        """Stage the digests of the last ids before this number, and return the file's URI."""
         return self._write(f"ids/{number}/{uuid4().hex}", b"".join(ids))
 
     def left(self, number: int) -> list[QueueMessage]:
-        """Return the staged messages from this number on. They belong to no transaction.
+        """Return the staged messages from this number on, which belong to no transaction.
 
         :param number: number of messages that the ledger's transactions have taken.
         """
@@ -162,7 +162,7 @@ class TakenMessages:
         return found
 
     def note_committed(self, txid: int, number: int) -> None:
-        """Record that this transaction has committed the batch that begins at this number."""
+        """Record that this transaction has committed the batch that starts at this number."""
         self._write(f"committed/{txid}/{number}", b"")
 
     def remove_before(self, txid: int) -> None:
@@ -196,7 +196,7 @@ class TakenMessages:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Convert messages of a queue to rows.
+# Convert queue messages to rows.
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class QueueRows:
 MOST = 65_535
 """Maximum number of unacked messages of a consumer. AMQP's prefetch count has 16 bits."""
 _SILENCE = 5.0
-"""Seconds without a delivery. After this time, the remaining messages are assumed to belong to another consumer."""
+"""Seconds without a delivery after which the remaining messages are assumed to belong to another consumer."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Delivery:
     :param tag: delivery tag, for the ack.
     :param message: the message.
     :param earlier: number of earlier deliveries, if the queue counts them.
-    :param properties: pika's properties, which are needed to publish the message unchanged to another queue.
+    :param properties: pika's properties, for publishing the message unchanged to another queue.
     """
 
     tag: int
@@ -299,7 +299,7 @@ class Delivery:
 
 
 class QueueSession:
-    """The connection of one process to a queue.
+    """One process's connection to a queue.
 
     :param broker: address of the broker.
     :param queue: name of the queue.
@@ -320,12 +320,12 @@ class QueueSession:
         return f"queue {self._queue} of connection {self._broker.conn_id}"
 
     def ready(self) -> int:
-        """Return the number of messages that wait in the queue."""
+        """Return the number of messages waiting in the queue."""
         with self._failures():
             return int(self._channel.queue_declare(self._queue, passive=True).method.message_count)
 
     def receive(self, wanted: int) -> list[Delivery]:
-        """Receive up to `wanted` messages. The number is smaller if other consumers take messages."""
+        """Receive up to `wanted` messages. There are fewer if other consumers take messages."""
         found = list[Delivery]()
         with self._failures():
             # Prefetch no more than `wanted` messages. The broker would deliver the surplus again,
@@ -343,14 +343,14 @@ class QueueSession:
         return found
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
-        """Ack a message, or all received messages up to it. Only the broker's next answer confirms the ack."""
+        """Ack a message, or all received messages up to it. Only the broker's next response confirms the ack."""
         with self._failures():
             self._channel.basic_ack(tag, multiple=multiple)
 
     def set_aside(self, delivery: Delivery, queue: str) -> None:
         """Move a message to another queue.
 
-        It is published there before it is acked, so a crash may duplicate it in that queue.
+        The message is published there before it is acked, so a crash may duplicate it.
 
         :raises SourceError: the other queue does not exist, or does not accept the message.
         """
@@ -393,7 +393,7 @@ class QueueSession:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Convert an error of pika to a SourceError, whose message is one line."""
+        """Convert a pika error to a SourceError with a one-line message."""
         from pika.exceptions import AMQPError, ChannelClosedByBroker
 
         try:
@@ -429,7 +429,7 @@ class QueuePosition:
 
     :param queue: connection and queue, such as rabbit_shop/orders.
     :param taken: number of messages taken.
-    :param ids: URI of the digests of the last ids, or None if no ids are known.
+    :param ids: URI of the last ids' digests, or None if no ids are known.
     """
 
     queue: str
@@ -446,17 +446,17 @@ class RabbitQueueSource(Source):
         RabbitQueueSource("rabbit_shop", "orders", max_rows_per_batch=10_000)
 
     A message is a row ``{"message_id": ..., "routing_key": ..., "headers": "{}", "message": "..."}``. The source acks a
-    message once the ledger has recorded its transaction. It remembers the last `remember` ids. If one of these messages
-    is delivered or published again, the source acks it, and no other transaction gets it.
+    message once the ledger has recorded its transaction. It remembers the last `remember` ids. If such a message is
+    delivered or published again, the source acks it without taking it again.
 
     :param conn_id: Airflow connection of type amqp.
     :param queue: name of an existing queue.
     :param schema: Spark DDL, such as ``user STRING, amount DOUBLE``, of messages that are JSON objects. The column
         `message` is then a STRUCT. By default, a message is a text.
-    :param identity: what identifies a message. ``message_id`` is the id that the publisher sets. ``content`` counts
-        equal messages as one.
+    :param identity: what identifies a message. ``message_id`` is the id set by the publisher. ``content`` counts equal
+        messages as one.
     :param remember: number of last ids to remember.
-    :param max_deliveries: number of earlier deliveries after which a message is not taken. The queue counts them.
+    :param max_deliveries: number of earlier deliveries after which a message is not taken, as counted by the queue.
     :param set_aside: queue for messages without an id or with too many deliveries. By default, such messages stop the
         source.
     :param max_rows_per_batch: maximum number of messages in a batch. A broker allows at most 65,535.
@@ -509,7 +509,7 @@ class RabbitQueueSource(Source):
         self.limit = self.batch_size.limit()
         self._session: QueueSession | None = None
         self._unacked: tuple[Json, int] | None = None
-        """The metadata of the last decided batch, and the delivery tag up to which to ack its messages."""
+        """The metadata of the last decided batch, and the delivery tag up to which its messages are acked."""
 
     def close(self) -> None:
         super().close()
@@ -630,7 +630,7 @@ class RabbitQueueSource(Source):
         return taken, unacked[-1], limit.reason_for(len(taken), waiting)
 
     def _problem(self, delivery: Delivery) -> str:
-        """Return the reason why a message is not taken, or "" if it is taken."""
+        """Return the reason for not taking a message, or "" to take it."""
         if delivery.earlier >= self.max_deliveries:
             return f"was already delivered {delivery.earlier} times, and max_deliveries={self.max_deliveries}"
         if self.identity == "message_id" and not delivery.message.message_id:

@@ -35,7 +35,7 @@ _AS_STRUCT = "spark.sql.pyspark.inferNestedDictAsStruct.enabled"
 
 
 class TrialSource(Source):
-    """A source that returns at most `most` rows of each batch of another source. It reports no event to that source.
+    """A source that returns at most `most` rows of each batch of another source. It reports no events to that source.
 
     :param source: source of the DAG, or the result of its `serialize`.
     :param most: maximum number of rows to read from a batch.
@@ -55,7 +55,7 @@ class TrialSource(Source):
         self.rows = None if rows is None else [dict(row) for row in dicts_of(rows)]
         self.kind = self.source.kind
         self.malformed = self.source.malformed
-        # The rows of a test are one batch without partitions, even if the source has partitions.
+        # Test rows are one batch without partitions, even if the source has partitions.
         self.partitioned = self.source.partitioned and rows is None  # type: ignore[misc]
         self.per_run = self.source.per_run  # type: ignore[misc]
         self.counts_rows = self.source.counts_rows  # type: ignore[misc]
@@ -108,7 +108,7 @@ class TrialSource(Source):
         emitted: Any = self.source.emit_batch(attempt, metadata, spark)
         if spark is None:
             return islice(dicts_of(emitted), self.most)
-        # Fetch the rows now. Each use of this DataFrame then has the same rows.
+        # Fetch the rows now, so that every use of this DataFrame has the same rows.
         return spark.createDataFrame(emitted.take(self.most), emitted.schema)
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
@@ -155,8 +155,8 @@ def _first(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBa
 
 def _frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
     before = spark.conf.get(_AS_STRUCT)
-    # A nested mapping is a struct, as in the value of a message. By default, Spark would convert it
-    # to a map.
+    # Nested mappings are structs, as in message values. By default, Spark would convert them to
+    # maps.
     spark.conf.set(_AS_STRUCT, "true")
     try:
         return spark.createDataFrame([dict(row) for row in rows])

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from airflow_tx.state import TableCounts
 
 MOST_TRANSACTIONS = 1000
-"""Maximum number of transactions in a batch, since one ledger record has the row counts of all of them."""
+"""Maximum number of transactions in a batch, since one ledger record holds all their row counts."""
 
 
 class UpstreamSource(Source):
-    """A source of the rows that another topology has committed to a table. Each transaction is in exactly one batch.
+    """A source of rows that another topology has committed to a table. Each transaction is in exactly one batch.
 
         orders = SqlTable("warehouse", table="orders")     # topology "orders" appends to this table
         with Transaction(source=UpstreamSource(orders, topology="orders"), max_pending=2):
@@ -58,7 +58,7 @@ class UpstreamSource(Source):
 
     :param table: `SqlTable` or `DeltaTable` of the other topology.
     :param topology: name of the other topology. Its ledger is in the same ZooKeeper, below the same root.
-    :param start: txid with which the first batch begins.
+    :param start: first txid of the first batch.
     :param max_transactions: maximum number of transactions in a batch, up to 1000. A correction processes the entire
         batch again.
     :param max_rows_per_batch: maximum number of rows in a batch. A single transaction may have more rows.
@@ -167,7 +167,7 @@ class UpstreamSource(Source):
         last = min(upstream.current - 1, first + self.max_transactions - 1)
         taken = upstream.taken(first, last, self.limit.rows)
         count = taken.last - first + 1
-        # Collect upstream transactions without rows in one batch. They then cause only one
+        # Collect upstream transactions without rows in one batch, so that they cause only one
         # transaction here.
         if not any(taken.counts.values()) and count < self.max_transactions:
             return None
@@ -218,11 +218,11 @@ class UpstreamSource(Source):
         upstream = self._beside(ledger)
         if position is None or upstream is None:
             return None
-        # The transactions of another topology cannot be compared. The next `decide` refuses that
+        # Another topology's transactions cannot be compared. The next `decide` refuses that
         # topology.
         if self._other_life(self._position(position), upstream) is not None:
             return None
-        # A correction may be newer than the last transaction that was taken.
+        # A correction may be newer than the last taken transaction.
         known = ledger.followed()
         if known is not None and known.incarnation == upstream.topology.incarnation:
             before = UpstreamPosition(known.incarnation, known.txid, known.birth)
@@ -259,7 +259,7 @@ class UpstreamSource(Source):
         return UpstreamReading.of(ledger.beside(self.upstream), self.table.name)
 
     def _first(self, upstream: UpstreamReading | None, position: Json) -> int:
-        """Return the txid with which the next range begins. It raises the same errors as `_check_life`."""
+        """Return the first txid of the next range. Raises the same errors as `_check_life`."""
         if position is None:
             return self.start
         before = self._position(position)
@@ -277,17 +277,14 @@ class UpstreamSource(Source):
             raise OtherSource(source=repr(self), problem=problem) from None
 
     def _other_life(self, before: UpstreamPosition, upstream: UpstreamReading | None) -> str | None:
-        """Return a clause that explains how the upstream topology differs from the topology of the last batch.
-
-        Otherwise return None.
-        """
+        """Return a clause that explains how the upstream topology differs from the last batch's topology, or None."""
         place = self._place().beside(self.upstream) if upstream is None else upstream.ledger
         return before.difference(place, upstream)
 
     def _check_life(self, upstream: UpstreamReading | None, before: UpstreamPosition) -> None:
         """Raise an error if the upstream topology went back, or is not the topology of the last batch.
 
-        :raises SourceError: the topology differs. The error has the remedy.
+        :raises SourceError: the topology differs. The error names the remedy.
         """
         problem = self._other_life(before, upstream)
         if problem is None:
@@ -305,9 +302,9 @@ class UpstreamSource(Source):
         )
 
     def _check_table(self, upstream: UpstreamReading, first: int) -> None:
-        """Raise an error for a table of another topology, or for transactions that are not in the book of ends.
+        """Raise an error for another topology's table, or for transactions that are not in the book of ends.
 
-        :raises SourceError: the table or the book of ends is not the expected one. The error has the remedy.
+        :raises SourceError: the table or the book of ends is not the expected one. The error names the remedy.
         """
         self._check_owner(upstream)
         begins = upstream.topology.book
@@ -322,10 +319,7 @@ class UpstreamSource(Source):
             )
 
     def _check_owner(self, upstream: UpstreamReading) -> None:
-        """Raise an error for the table of another topology.
-
-        A process checks the table once for each incarnation and generation.
-        """
+        """Raise an error for another topology's table. A process checks it once for each incarnation and generation."""
         life = (upstream.topology.incarnation, upstream.topology.generation)
         if life in self._owners:
             return
@@ -375,9 +369,9 @@ class UpstreamSource(Source):
         super().close()
 
     def _counts(self, metadata: Json) -> TableCounts:
-        """Count the rows of a batch, in the snapshot from which they are then read.
+        """Count the rows of a batch in the snapshot from which they are then read.
 
-        It raises the same errors as `_count`.
+        Raises the same errors as `_count`.
         """
         self._taken = TakenRange.of(metadata)
         counted = self._count(self._taken)
@@ -397,10 +391,7 @@ class UpstreamSource(Source):
         return counted
 
     def _difference(self, taken: TakenRange, counted: TableCounts) -> str | None:
-        """Return a clause that names a transaction whose number of rows in the table has changed.
-
-        Return None if there is none.
-        """
+        """Return a clause that names a transaction whose row count in the table has changed, or None."""
         for txid, rows in taken.counts.items():
             found = counted.rows[int(txid)]
             if found != rows:

@@ -1,4 +1,4 @@
-"""Spark applications that process a batch. An operator submits a function with the decorator `batch_app`."""
+"""Spark applications that process a batch. An operator submits a function with the `batch_app` decorator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from airflow_tx.spark.app import BatchApp as BatchApp, batch_app as batch_app
     from airflow_tx.spark.batch import Batch as Batch
 
-# Names for other packages of airflow_tx. Users must not import them.
+# Names for other packages of airflow_tx, which users must not import.
 if TYPE_CHECKING:
     from airflow_tx.spark.app import jvm_cause as jvm_cause
     from airflow_tx.spark.connect import (

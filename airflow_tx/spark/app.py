@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 # --- failure ------------------------------------------------------------------------------------------------------
-# An application that fails writes the reason to a file beside its output. The task that submitted
+# An application that fails writes the reason to a file next to its output. The task that submitted
 # the application reads this file. The output of spark-submit is the log of a whole cluster, and in
 # cluster mode it is on another machine.
 
@@ -78,7 +78,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Create the failure for an exception. It contains the first line of the message."""
+        """Create the failure for an exception, with the first line of its message."""
         if (root := worker_cause(error) or jvm_cause(error)) is not None:
             return root
         lines = str(error).strip().splitlines()
@@ -90,7 +90,7 @@ class Failure:
 
 
 def worker_cause(error: BaseException) -> Failure | None:
-    """Return the error of airflow_tx that a Python worker has raised. Return None if Spark reports another error."""
+    """Return the airflow_tx error that a Python worker has raised, or None if Spark reports another error."""
     is_of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
     ours = _IN_A_WORKER.search(str(error)) if is_of_spark else None
     if ours is None:
@@ -100,7 +100,7 @@ def worker_cause(error: BaseException) -> Failure | None:
 
 
 def jvm_cause(error: BaseException) -> Failure | None:
-    """Return the root cause of a JVM error that py4j reports. Return None for any other error."""
+    """Return the root cause of a JVM error that py4j reports, or None for any other error."""
     causes = [*_CAUSE.finditer(str(error))] if str(error).startswith(_IN_THE_JVM) else []
     if not causes:
         return None
@@ -114,7 +114,7 @@ def write_failure(where: TryDir, failure: Failure) -> None:
 
 
 def read_failure(where: TryDir) -> Failure | None:
-    """Return the failure that the application has written. Return None if it was killed or has not started."""
+    """Return the failure that the application has written, or None if it was killed or has not started."""
     try:
         return Failure(**json.loads(where.files.read(where.child(FAILED))))
     except (FileNotFoundError, ValueError, TypeError):
@@ -146,14 +146,14 @@ class BatchApp:
         self.__doc__ = function.__doc__
 
     def __call__(self, spark: SparkSession, batch: Batch) -> Any:
-        """Call the function without the steps around the call, for a test."""
+        """Call only the function, without the steps around it, for a test."""
         return self.function(spark, batch)
 
     def run(self, spark: SparkSession, batch: Batch) -> dict[str, OutputRef]:
-        """Call the function, and make its output visible. After an error, write the reason beside the output.
+        """Call the function, and make its output visible. After an error, write the reason next to the output.
 
-        The manifest is written last. If the try dies before, its output is incomplete, and no task reads it. If this
-        try has already written its manifest, the function is not called again.
+        The manifest is written last. If the try dies before that, its output is incomplete, and no task reads it. If
+        this try has already written its manifest, the function is not called again.
 
         :return: references to the outputs, by name.
         """
@@ -185,11 +185,11 @@ class BatchApp:
 
 
 def batch_app(function: Function) -> BatchApp:
-    """Make the function ``main(spark, batch)`` an application.
+    """Turn the function ``main(spark, batch)`` into an application.
 
-    In a script that is executed, the decorator processes a batch and ends the process. The first argument of the script
-    is the URI of the batch's descriptor. The exit code is 0 if all output is visible. Otherwise the last line on stderr
-    is the reason. In an imported module, the decorator returns a `BatchApp`.
+    In an executed script, the decorator processes a batch and ends the process. The first argument of the script is the
+    URI of the batch's descriptor. The exit code is 0 if all output is visible. Otherwise the last line on stderr is the
+    reason. In an imported module, the decorator returns a `BatchApp`.
 
     :param function: a function of the Spark session and the batch of a transaction.
     """
@@ -202,7 +202,7 @@ def batch_app(function: Function) -> BatchApp:
 
 
 def load_app(script: str) -> BatchApp:
-    """Return the application in a script.
+    """Return the application defined in a script.
 
     :raises ConfigError: the script has no application, or several applications.
     """
@@ -267,8 +267,8 @@ def _in_session(
 
 
 def _report(descriptor: Descriptor, error: BaseException) -> None:
-    # If the staging area cannot be written, this is probably the reported error. A second error
-    # must not hide it.
+    # If the staging area is not writable, that is probably the reported error. A second error must
+    # not hide it.
     with suppress(Exception):
         write_failure(dir_of(StagingArea(descriptor.root), descriptor), Failure.of(error))
 

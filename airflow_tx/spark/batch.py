@@ -96,7 +96,7 @@ _SHARED = "[tx] staging must be storage that the task, the driver and all execut
 
 
 class Batch:
-    """One transaction's rows, for the function under `batch_app`.
+    """The rows of one transaction, for the function decorated with `batch_app`.
 
     :param descriptor: the descriptor of the batch.
     :param spark: the Spark session.
@@ -114,7 +114,7 @@ class Batch:
     ) -> None:
         self.descriptor = descriptor
         self.args = tuple(args)
-        # The number of rows read. An application sets it if its Spark jobs cannot count the rows.
+        # The number of rows read. An application sets it if its Spark jobs cannot count them.
         self.consumed_rows: int | None = None
         self._spark = spark
         self._small = set() if small is None else small
@@ -131,7 +131,7 @@ class Batch:
 
     @property
     def txid(self) -> int:
-        """Return the number of the transaction. A replay keeps the number."""
+        """Return the txid of the transaction, which a replay keeps."""
         return self.descriptor.attempt.txid
 
     @property
@@ -146,8 +146,8 @@ class Batch:
     def read(self, *columns: str) -> DataFrame:
         """Read exactly this transaction's rows. Spark counts and digests them when it writes an output.
 
-        :param columns: the columns that you need; default: all columns. The digest covers these columns. Rows of files
-            are only counted, since the metadata of the batch has the digest of the files.
+        :param columns: the columns to read; default: all columns. The digest covers these columns. Rows of files are
+            only counted, since the metadata of the batch has the digest of the files.
         :raises SourceError: the source cannot return exactly these rows.
         """
         if self._source is None:
@@ -158,7 +158,7 @@ class Batch:
         return self._observer.reading(given, columns=hashed, rows=rows)
 
     def _emitted(self, source: Source, columns: Sequence[str]) -> tuple[DataFrame, int | None]:
-        """Return the rows of the batch, and their number. The number is known for staged rows and rows of Python."""
+        """Return the rows of the batch, and their number if it is known, as for staged rows and Python rows."""
         for staged in self._staged:
             if staged.has(columns):
                 return staged.read(self._spark), staged.rows
@@ -177,7 +177,7 @@ class Batch:
         return python_frame(self._spark, given), len(given)
 
     def _asked(self, read: RowsRead) -> RowsRead:
-        """If a reading stopped early, read one more row, to find out whether it has read the whole batch."""
+        """If a reading stopped early, read one more row to find out whether it covers the whole batch."""
         if read.outputs or read.more or not read.stopped or self._source is None:
             return read
         rows = read.found.rows
@@ -219,12 +219,13 @@ class Batch:
     ) -> DataFrame:
         """Add columns with values from a state to rows (Trident's stateQuery).
 
-        Executors query the state by Arrow batches.
+        Executors query the state in Arrow batches.
 
             named = batch.look_up(carriers, flights)              # adds the value columns
             located = batch.look_up(StaticState(LocationDBFactory()), rows, query=QueryLocation(), fields="at string")
 
-        The query sees the state at the moment when Spark processes a row. Other transactions may commit during the job.
+        The query sees the state as of the moment when Spark processes a row. Other transactions may commit during the
+        job.
 
         :param state: a state with columns, a map, a StateFactory, a StaticState, or your own state. The driver looks up
             its connection. Executors get the address and the password in a form that no plan and no log shows.
@@ -240,7 +241,7 @@ class Batch:
     def emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
         """Write an output of this batch, in one Spark job. Readers see the output when the application succeeds.
 
-        If the committer appends the output to a table, Spark writes it into the folder of the table.
+        If the committer appends the output to a table, Spark writes it to the table's folder.
 
         :param name: the name of the output. Committers and tasks read the output as ``task.output[name]``.
         :param df: the rows.
@@ -283,12 +284,13 @@ class Batch:
             self._outputs[name] = replace(self._append(name, df), reliable=reliable)
             return
         if name in self._small and is_connect(df):
-            # For a small batch, half of Spark's time is needed to write a file. So this process
-            # writes the rows.
+            # For a small batch, writing a file takes half of Spark's time, so this process writes
+            # the rows.
             written, table = self._observer.fetch(df)
             output = write_rows(self._where, name, table)
         else:
-            # Only this try writes into the folder. A driver that a cluster restarted may have left files there.
+            # Only this try writes to the folder. A driver that a cluster restarted may have left
+            # files there.
             written = self._observer.write(df, self._where.files.spark_uri(folder))
             output = scan_output(self._where, name)
         if output.rows != written.rows:
@@ -302,8 +304,8 @@ class Batch:
 
     def _append(self, name: str, df: DataFrame) -> Output:
         to = self.descriptor.appended[name]
-        # The folder needs a unique name. All tasks of a lane have the same try, and a lost driver
-        # may still write.
+        # The folder needs a unique name, since all tasks of a lane have the same try, and a lost
+        # driver may still write.
         folder = staged_folder(self.attempt, uuid.uuid4().hex)
         try:
             return write_appended(self._observer, df, to, folder, self.txid)
@@ -325,7 +327,7 @@ class Batch:
         :param tracked: whether the commit waits for the messages.
         :return: the references of the messages, for `airflow_tx.acks.Collector.process`.
         :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
-        :raises FailedBatch: the ackers refuse the messages, and would refuse them in a retry.
+        :raises FailedBatch: the ackers refuse the messages permanently, so a retry does not help.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         if self._messages is None:
@@ -382,7 +384,7 @@ class Batch:
         )
 
     def explain_error(self, error: Exception) -> TxError | None:
-        """Return the cause of an application's error if the source knows it. Otherwise return None."""
+        """Return the cause of an application's error, or None if the source does not know it."""
         if self._source is None:
             return None
         for staged in self._staged:
@@ -401,7 +403,7 @@ class Batch:
 
 
 def _with_rows(read: RowsRead, count: int) -> RowsRead:
-    """Add the rows that the source has read for an application to a reading."""
+    """Count the rows that the source has read for an application as part of a reading."""
     return replace(read, found=read.found + RowsDigest(count))
 
 
@@ -431,7 +433,7 @@ def _nowhere() -> closing[AckerStore]:
 def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
     """Return rejected rows with the same columns as in Python tasks.
 
-    Spark does not know the place of a row, so it is empty.
+    The location is empty, since Spark does not know it.
     """
     text = (F.lit(reason) if isinstance(reason, str) else reason).cast("string")
     empty = F.when(
@@ -555,7 +557,7 @@ def _for_executors(spark: SparkSession, state: Any) -> Any:
 
 
 def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
-    """Return the columns that a query needs. A MapGet needs the key columns, and any other query needs all columns."""
+    """Return the columns that a query needs: the key columns for a MapGet, otherwise all columns."""
     if not isinstance(function, MapGet):
         return list(frame.columns)
     names, _ = function.names(state)
@@ -598,7 +600,7 @@ def _struct(spark: SparkSession, fields: str) -> StructType:
 
 
 def _plain_types(added: StructType) -> bytes:
-    """Return the added columns, which a query function returns, as a serialized Arrow schema."""
+    """Return the columns that a query function adds, as a serialized Arrow schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     data: bytes = to_arrow_schema(added).serialize().to_pybytes()
@@ -611,7 +613,7 @@ def _plain_types(added: StructType) -> bytes:
 def answered(
     salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one partition with the added columns. Each Arrow batch needs one look-up."""
+    """Yield the rows of one partition with the added columns, with one lookup per Arrow batch."""
     given, function, asked, types, schema = pickle.loads(revealed(salt, hidden))
     state = resolved_state(given)
     plain = () if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))

@@ -1,4 +1,4 @@
-"""Sessions on a Spark Connect server that is already running. Each batch gets a session, which is always ended."""
+"""Sessions on a Spark Connect server that is already running. Each batch gets a session, which is always closed."""
 
 from __future__ import annotations
 
@@ -42,15 +42,14 @@ if TYPE_CHECKING:
 
 
 PORT = 15002
-# Maximum number of seconds to wait for a server that does not listen.
+# The maximum wait for a server that does not listen, in seconds.
 SERVER_PATIENCE = 30.0
-# If this environment variable is set, PySpark uses the functions and types of a client in the whole
-# process.
+# If this environment variable is set, PySpark uses client functions and types in the whole process.
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 class _ClientMode:
-    """PySpark's client mode. It is on while any thread of this process has an open session."""
+    """PySpark's client mode, which is on while any thread of this process has an open session."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +78,7 @@ _mode = _ClientMode()
 
 
 class SparkUnreachable(TxError):
-    """A Spark Connect server does not answer."""
+    """A Spark Connect server does not respond."""
 
     template = (
         "Spark Connect server of {server} cannot be reached: {reason}.",
@@ -90,7 +89,7 @@ class SparkUnreachable(TxError):
 def import_client() -> None:
     """Import PySpark's client. The import also works in a program without a file.
 
-    On macOS and for `run_as_user`, Airflow starts tasks by ``python -c``. PySpark takes such a program for its own
+    On macOS and for `run_as_user`, Airflow starts tasks with ``python -c``. PySpark mistakes such a program for its own
     tests. It would load the tests, and end the process if the jars are not installed.
     """
     main = vars(sys.modules["__main__"])
@@ -117,7 +116,7 @@ def session(
 
     :param url: ``sc://host:port/;parameters``. It may contain a token, so errors do not show it.
     :param tag: the tag of the session's work in Spark's UI.
-    :param server: the name of the server for errors, such as the id of the connection.
+    :param server: the name of the server for error messages, such as the id of the connection.
     :param patience: the longest time to wait for a server that does not listen, in seconds.
     :param traces: an observer that finds out whether the session was changed.
     :raises SparkUnreachable: the server does not listen.
@@ -143,7 +142,7 @@ def session(
 
 
 def end(spark: SparkSession) -> None:
-    """End a session from code outside of its `with` block, such as when Airflow kills the task."""
+    """End a session from outside its `with` block, for example when Airflow kills the task."""
     with suppress(Exception):
         spark.interruptAll()
     with suppress(Exception):
@@ -151,7 +150,7 @@ def end(spark: SparkSession) -> None:
 
 
 def rehearse(spark: SparkSession, where: TryDir) -> None:
-    """Warm up the server with a small batch. It reads a file, aggregates it, writes the result, and fetches it.
+    """Warm up the server with a small batch, which reads a file, aggregates it, writes the result, and fetches it.
 
     The server loads and compiles the classes that batches need. After the warm-up, the session and the folder are
     unchanged.
@@ -182,7 +181,7 @@ def rehearse(spark: SparkSession, where: TryDir) -> None:
 
 @dataclass(frozen=True)
 class ConnectApplication:
-    """An application that runs in this process. Its Spark session is on a server.
+    """An application that runs in this process, with its Spark session on a server.
 
     :param path: the file of the application.
     :param arguments: the arguments of the application, which it reads as `batch.args`.
@@ -195,7 +194,7 @@ class ConnectApplication:
 
     @property
     def folders(self) -> list[str]:
-        """Return the folders from which the application can import modules."""
+        """Return the folders that the application can import modules from."""
         return [str(Path(self.path).parent), str(Path(self.beside).parent)]
 
     @contextmanager
@@ -210,7 +209,7 @@ class ConnectApplication:
                 sys.path.remove(folder)
 
     def load(self) -> BatchApp:
-        """Execute the file of the application, and return the application.
+        """Execute the application's file, and return the application.
 
         :raises ConfigError: the file has no application, or several applications.
         """
@@ -223,7 +222,7 @@ def process(
     descriptor: Descriptor,
     load: Callable[[], BatchApp],
 ) -> Manifest:
-    """Process a batch with an application. Return the manifest of the output.
+    """Process a batch with an application, and return the manifest of the output.
 
     :param descriptor: the descriptor of the batch.
     :param load: a function that returns the application.
@@ -256,9 +255,8 @@ def _await_port(url: str, server: str, patience: float) -> None:
 
 
 # --- session traces -----------------------------------------------------------------------------------------------
-# The requests of an application show whether it leaves changes in its session. A lane uses a
-# session without changes again. Such a session behaves like a new session, and its classes are
-# already compiled.
+# The requests of an application show whether it leaves changes in its session. A lane reuses a
+# session without changes, which behaves like a new one, but with its classes already compiled.
 
 
 # These commands only read, or write files and tables, which all sessions share.
@@ -268,7 +266,7 @@ _CHANGES = frozenset({"set", "unset"})
 
 
 class SessionTraces(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
-    """An observer of the requests of one session.
+    """Observes the requests of one session.
 
     :ivar found: whether a request may have left a change in the session: a view, a function, a setting, or an unknown
         request.
@@ -293,7 +291,7 @@ class SessionTraces(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInte
 
 
 def leaves_traces(plan: Any) -> bool:
-    """Return whether a plan of a client may leave a change in its session."""
+    """Return whether a client's plan may leave a change in its session."""
     kind = plan.WhichOneof("op_type")
     if kind == "root":
         return bool(plan.root.WhichOneof("rel_type") == "catalog")

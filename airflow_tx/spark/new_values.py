@@ -1,8 +1,7 @@
-"""The new values of the keys of an update. Each writer stages its part of the output.
+"""The new values of the keys of an update.
 
-Each grant has its own folder, so a committer that Airflow has declared dead overwrites no file. Only the newest folder
-counts.
-Source: trident-state seed (newValuesStream).
+Each writer stages its part of the output. Each grant has its own folder, so a committer that Airflow has declared dead
+overwrites no file. Only the newest folder counts. Source: trident-state seed (newValuesStream).
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ else:
 # --- new values ---------------------------------------------------------------------------------------------------
 
 
-# Number of keys in one look-up.
+# The number of keys in one lookup.
 KEYS_A_LOOK_UP = 10_000
 _GRANT = re.compile(r"grant-(\d+)\.(\d+)(?:-(\w+))?")
 
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """The place for the parts of one output. The object is pickled for executors.
+    """Where the parts of one output are stored, pickled for executors.
 
     :param root: the root of the area.
     :param task: the committer, with the grant in place of its try.
@@ -87,7 +86,7 @@ class OutputFolder:
     def of(
         cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str
     ) -> OutputFolder:
-        """Return the place where a committer stages new values under a grant."""
+        """Return where a committer stages new values under a grant."""
         life = f"-{token.birth}" if token.birth else ""
         task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}{life}")
         return cls(area.root, topology, TransactionAttempt(token.txid, token.attempt), task, name)
@@ -109,9 +108,9 @@ class OutputFolder:
 def stage_keys(
     place: OutputFolder, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int
 ) -> Output:
-    """Read the values of keys from a state. Write the keys and the values to one file.
+    """Read the values of keys from a state, and write both to one file.
 
-    :param place: the place for the file.
+    :param place: where to write the file.
     :param state: the state.
     :param keys: the keys of one writer. The values of a key are in the order of the key columns.
     :param chunk: the chunk of the writer.
@@ -125,7 +124,7 @@ def stage_keys(
     with pq.ParquetWriter(sink, schema_of(types)) as writer:
         for start in range(0, len(keys), KEYS_A_LOOK_UP):
             portion = keys[start : start + KEYS_A_LOOK_UP]
-            # A state without key columns has a single key, which is empty.
+            # A state without key columns has a single, empty key.
             values_of = zip(names, zip(*portion, strict=True), strict=True) if names else ()
             columns = [converted(types[name], values) for name, values in values_of]
             own = zip(*columns, strict=True) if names else iter([()] * len(portion))
@@ -160,7 +159,7 @@ def joined(parts: Iterable[Output]) -> Output:
 
 
 def column_types(state: QueryableState) -> dict[str, str]:
-    """Return the types of the columns of new values. The columns are keys, values and results of composites.
+    """Return the types of the columns of new values. The columns are keys, values and composite results.
 
     :raises StateError: the state was never written, so that the types of its keys are unknown.
     """
@@ -199,7 +198,7 @@ def newest_outputs(
     """Return the new values that a committer staged under the last grant of a transaction, by name.
 
     :param area: the area of kept output.
-    :param birth: the birth of the transaction. A repaired ledger may have allocated the same txid twice.
+    :param birth: the birth of the transaction. A repaired ledger may have assigned the same txid twice.
     :return: references by name. The result is empty if the new values are no longer kept.
     """
     below = f"{quoted(topology)}/{txid}"
@@ -224,7 +223,7 @@ def _rank(name: str, birth: str) -> tuple[int, int] | None:
 
 
 def _part(chunk: int) -> str:
-    # Two tries of a task may write under the same grant, so file names are unique. The manifest
+    # Two tries of a task may write under the same grant, so file names are unique, and the manifest
     # names the files that count.
     return f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet"
 
@@ -237,7 +236,7 @@ def _put(
 
 
 class NewValuesOutput:
-    """The new values of one update. They consist of a part for each writer."""
+    """The new values of one update, with one part per writer."""
 
     def __init__(self, place: OutputFolder) -> None:
         self.place = place
@@ -267,7 +266,7 @@ class NewValues:
 
     def of(self, name: str) -> NewValuesOutput:
         """Return the staging for the new values of one update."""
-        # Begin without parts, since an update may be written again under the same grant.
+        # Start without parts, since an update may be written again under the same grant.
         place = OutputFolder.of(
             self.area, self.grant.topology, self.grant.token, self.task_id, name
         )
@@ -294,7 +293,7 @@ _LOOKED_INTO = 1_000
 
 
 def pickled(told: Any) -> bytes:
-    """Pickle a value together with the classes of the user's modules, since executors do not have the DAG file."""
+    """Pickle a value together with the classes of the user's modules, since executors lack the DAG file."""
     from pyspark import cloudpickle as pyspark_cloudpickle
 
     # This package has no type annotations.
@@ -308,7 +307,7 @@ def pickled(told: Any) -> bytes:
 
 
 def veiled(data: bytes, key: bytes) -> bytes:
-    """Mask data with a key. A key must be used only once. A second call with the same key returns the original data."""
+    """Mask data with a key. Use each key only once. A second call with the same key returns the original data."""
     stream = hashlib.shake_256(key).digest(len(data))
     return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
 
@@ -329,7 +328,7 @@ def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
 def revealed(salt: bytes, hidden: bytes) -> bytes:
     """Return the original data of `hidden_in`, in a Spark task.
 
-    :raises TxError: the task does not belong to a query of the session. An example is a task of `df.rdd`.
+    :raises TxError: the task does not belong to a query of the session, such as a task of `df.rdd`.
     """
     from pyspark import TaskContext
 
@@ -343,7 +342,7 @@ def revealed(salt: bytes, hidden: bytes) -> bytes:
 
 
 def _own_modules(told: Any) -> set[str]:
-    """Return the names of the user's modules whose classes are used in a value."""
+    """Return the names of the user's modules whose classes occur in a value."""
     installed = tuple({os.path.realpath(path) for path in sysconfig.get_paths().values()})
     names = {type(part).__module__ for part in _parts(told, set())}
     own = set[str]()
@@ -379,10 +378,7 @@ def _parts(told: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """Write one partition as one chunk.
-
-    A refusal is returned as a result, since Spark would retry a task with an error.
-    """
+    """Write one partition as one chunk. A refusal is returned as a result, since Spark would retry a failed task."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -439,7 +435,7 @@ def _noted(
 
 
 def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    """Yield the rows with the types that pyarrow reads. So this process and executors write the same keys."""
+    """Yield the rows with the types that pyarrow reads, so that this process and executors write the same keys."""
     for batch in batches:
         arrays = [batch.column(field.name).cast(field.type) for field in schema]
         yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema))

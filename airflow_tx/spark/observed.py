@@ -1,4 +1,4 @@
-"""Count and digest rows by Spark observations, in the jobs that read or write the rows.
+"""Count and digest rows with Spark observations, in the jobs that read or write the rows.
 
 An observation counts the rows that pass a place in a plan in one execution. This module reports only exact counts. It
 reports no count if rows may pass the place twice, in a repeated stage or in the sample before a sort. It also reports
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, Any]
 
 _ID = "airflow_tx_row_id"
-# Number of bits in Spark's row id that contain the number of the row in its partition.
+# The number of bits in Spark's row id for the number of the row in its partition.
 _ROW_BITS = 33
-# Maximum number of partitions for which a repeated partition can be detected.
+# The maximum number of partitions for which a repeated partition can be detected.
 _PARTITIONS = 128
 _LOW = 0xFFFFFFFF
 _MARKS = {each.ddl.lower(): each.hashed for each in COLUMN_TYPES.values()}
@@ -72,7 +72,7 @@ _LIMITS = re.compile(r"limit(?:[\s{(/]|\\[nrt])|tablesample")
 _DECIDES = ("aggregate", "limit", "with_relations")
 # Texts in a client's plan. Only SQL texts and names of observations are needed.
 _TEXTS = re.compile(r'(query: )?"(airflow_tx_)?(?:[^"\\]|\\.)*"')
-# Maximum size of a client's plan that is searched, in bytes. A larger plan contains rows.
+# The maximum size of a client's plan that is searched, in bytes. A larger plan contains rows.
 _LARGEST_PLAN = 2**20
 # The node of a client's plan that defines relations which may be used in several places.
 _NAMED = "with_relations {"
@@ -105,7 +105,7 @@ class _Place:
     hidden: bool = False
 
     def judge(self, metrics: Metrics, plan: str) -> RowsRead | str:
-        """Return the reading of an execution at this place. If its count is not exact, return the reason."""
+        """Return the reading of an execution at this place, or the reason if its count is not exact."""
         limited = _is_limited(plan)
         at_least = _may_stop(plan)
         if not _is_exact(metrics):
@@ -119,15 +119,15 @@ class _Place:
             return _LIMITED
         left_out = fewer and (limited or not at_least)
         stopped = left_out or (limited and self.rows is None)
-        # If one side of a join is empty, Spark reads no rows of the other side. This is independent
-        # of a limit.
+        # If one side of a join is empty, Spark reads no rows of the other side, even without a
+        # limit.
         stopped = stopped and not (at_least and not found.rows)
         return RowsRead(found, self.outputs, at_least, stopped, more=stopped and fewer)
 
     def _is_aggregated(self, plan: str) -> bool:
         """Return whether an aggregation reads all rows before a limit is applied.
 
-        If an aggregation only groups rows, Spark may apply a limit of one row before the aggregation.
+        If an aggregation only groups rows, Spark may apply a limit of one row before it.
         """
         depth = len(plan)
         for line in reversed(plan[: plan.find(self.name)].splitlines()):
@@ -156,9 +156,7 @@ class RowsObserver:
         columns: Sequence[str] | None = None,
         rows: int | None = None,
     ) -> DataFrame:
-        """Observe rows that the application reads.
-
-        If the application reads them several times, the longest reading counts.
+        """Observe rows that the application reads. If it reads them several times, the longest reading counts.
 
         :param df: the rows.
         :param outputs: the names of the outputs that are read as one input, or () for the batch.
@@ -175,7 +173,7 @@ class RowsObserver:
         return _marked(df, name, sums) if hidden and rows is None else df.observe(name, *sums)
 
     def write(self, df: DataFrame, uri: str) -> RowsDigest:
-        """Write rows as Parquet in one Spark job. Note which of the observed rows the job has read.
+        """Write rows as Parquet in one Spark job. Record which of the observed rows the job has read.
 
         :return: the number and the digest of the written rows, according to Spark.
         """
@@ -188,7 +186,7 @@ class RowsObserver:
     def save(
         self, df: DataFrame, columns: Sequence[str], write: Callable[[DataFrame], None]
     ) -> RowsDigest:
-        """Call a function that writes rows in one Spark job. Note which of the observed rows the job has read.
+        """Call a function that writes rows in one Spark job. Record which of the observed rows the job has read.
 
         :param columns: the columns to hash.
         :param write: a function that writes the rows of a DataFrame in one Spark job.
@@ -196,7 +194,7 @@ class RowsObserver:
         return self._executed(df, columns, write)[0]
 
     def fetch(self, df: DataFrame) -> tuple[RowsDigest, pa.Table]:
-        """Fetch rows from a server in one Spark job. Note which of the observed rows the job has read.
+        """Fetch rows from a server in one Spark job. Record which of the observed rows the job has read.
 
         :return: the number and the digest of the rows according to Spark, and the rows.
         """
@@ -207,10 +205,7 @@ class RowsObserver:
         return list(self._fullest.values())
 
     def unproven(self) -> dict[tuple[OutputName, ...], str]:
-        """Return the reasons why rows were not counted exactly, by the outputs that were read.
-
-        The batch has the key ().
-        """
+        """Return the reasons why rows were not counted exactly, by the outputs that were read, or () for the batch."""
         outputs_read = [place.outputs for place in self._places.values()]
         unseen = {outputs: _UNSEEN for outputs in outputs_read if outputs not in self._fullest}
         return {
@@ -264,7 +259,7 @@ class RowsObserver:
             self._fullest[place.outputs] = read
 
     def _note_places(self, plan: str) -> None:
-        """Note readings that occur twice in the plan of one output. Their rows may be in the output twice."""
+        """Record readings that occur twice in the plan of one output, whose rows may be in the output twice."""
         places = Counter[tuple[OutputName, ...]]()
         for name, place in self._places.items():
             places[place.outputs] += plan.count(name)
@@ -299,11 +294,11 @@ def observed_once(
 def _marked(df: DataFrame, name: str, sums: Sequence[Column]) -> DataFrame:
     """Observe rows whose number is unknown. Their row numbers show whether a partition was repeated.
 
-    This function is used if Spark does not report repeated stages. It needs more time than all other observations.
+    This function is used if Spark does not report repeated stages. It is slower than all other observations.
     """
     from pyspark.sql import functions as F
 
-    # Count the partitions that were begun, and the distinct partitions. If a partition was computed
+    # Count the partitions that were started, and the distinct ones. If a partition was computed
     # again, the first number is larger.
     first = f"({_ID} & {(1 << _ROW_BITS) - 1}L) = 0"
     bit = f"shiftleft(1L, CAST(shiftright({_ID}, {_ROW_BITS}) AS INT))"
@@ -336,7 +331,7 @@ class _Executions:
 
     @classmethod
     def of(cls, df: DataFrame) -> _Executions | None:
-        """Add a listener to the session of a DataFrame. Return None if the session allows no listener."""
+        """If the JVM cannot call Python functions, rows are not counted, with no other effect."""
         # If the JVM cannot call Python functions, rows are not counted. There is no other effect.
         with suppress(Exception):
             from pyspark.java_gateway import ensure_callback_server_started
@@ -350,10 +345,7 @@ class _Executions:
         return None
 
     def with_metric(self, name: str) -> Mapping[str, Metrics]:
-        """Return all metrics of the execution that has the metric `name`.
-
-        They arrive shortly after the end of the execution.
-        """
+        """Return all metrics of the execution with the metric `name`. They arrive shortly after its end."""
         with self._news:
             self._news.wait_for(lambda: any(name in heard for heard in self._heard), _PATIENCE)
             return next((heard for heard in self._heard if name in heard), {})
@@ -444,7 +436,7 @@ def _digest(metrics: Metrics, form: str) -> RowsDigest:
 
 
 def _jobs(df: DataFrame) -> set[int]:
-    """Return the jobs of this thread's group in a classic session. The jobs of a server are unknown."""
+    """Return the jobs of this thread's group in a classic session. A server's jobs are unknown."""
     if is_connect(df):
         return set()
     context = df.sparkSession.sparkContext
@@ -454,7 +446,7 @@ def _jobs(df: DataFrame) -> set[int]:
 
 
 def _ran_once(df: DataFrame, before: set[int]) -> bool:
-    """Return whether Spark has run no stage and no task again, in the jobs after `before`.
+    """Return whether Spark has not repeated any stage or task in the jobs after `before`.
 
     :param before: the jobs to ignore.
     """
@@ -469,7 +461,7 @@ def _ran_once(df: DataFrame, before: set[int]) -> bool:
 
 
 def _may_stop(plan: str) -> bool:
-    """Return whether a plan has an operation, such as a join, for which Spark need not read all rows."""
+    """Return whether a plan has an operation, such as a join, for which Spark may skip rows."""
     return any(word in plan for word in _JOINS)
 
 

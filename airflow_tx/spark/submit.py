@@ -1,4 +1,4 @@
-"""The part of submitting an application that does not need Airflow: arguments, paths, environment, and errors."""
+"""The parts of submitting an application that do not need Airflow: arguments, paths, environment, and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_tx.ledger import TransactionAttempt, digest
 from airflow_tx.outputs import Descriptor, TryDir
 
 # --- release ------------------------------------------------------------------------------------------------------
-# Spark for Python consists of two packages. Both must have the same release.
+# Spark for Python consists of two packages, which must have the same release.
 
 
 WITH_JARS = "pip install 'airflow-provider-tx[pyspark]'"
@@ -33,8 +33,8 @@ WITH_JARS = "pip install 'airflow-provider-tx[pyspark]'"
 def check_release() -> None:
     """Refuse a folder `pyspark/` with files of two releases.
 
-    The packages pyspark and pyspark-client install the same modules. So the modules are from the package that was
-    installed last, and the jars are from pyspark.
+    The packages pyspark and pyspark-client install the same modules. The modules then come from the package that was
+    installed last, and the jars from pyspark.
 
     :raises ConfigError: both packages are installed, with different releases.
     """
@@ -56,25 +56,25 @@ def check_release() -> None:
 
 
 def _release(installed: str) -> str:
-    """Return the first two numbers of a version. A patch release does not change the interface of modules and jars."""
+    """Return the first two numbers of a version. Patch releases do not change the interface of modules and jars."""
     return ".".join(installed.split(".")[:2])
 
 
 # --- submit -------------------------------------------------------------------------------------------------------
 
 
-# Maximum length of a single argument on Linux, in bytes.
+# The maximum length of a single argument on Linux, in bytes.
 _LONGEST_ARGUMENT = 128 * 1024 - 1
 
 
 class ApplicationFailed(TxError):
-    """An application has ended without its output."""
+    """An application has ended without producing its output."""
 
     template = "Spark application {application} of task {task} in transaction {txid}.{attempt} failed: {reason}"
 
 
 class KeyValues(Protocol):
-    """The values that Airflow keeps for a task over all its tries (``task_state_store``)."""
+    """The values that Airflow keeps for a task across all its tries (``task_state_store``)."""
 
     def get(self, key: str, default: Any = None) -> Any: ...
 
@@ -84,7 +84,7 @@ class KeyValues(Protocol):
 
 
 class AttemptStore:
-    """The values that a task stores for one attempt and one request. They have a common prefix.
+    """The values that a task stores for one attempt and one request, with a common prefix.
 
     Airflow keeps the values of a task over its tries and clears. Without the prefix, the next attempt would continue
     with the driver of the last attempt, which processes other rows. The same would happen if the inputs were written
@@ -115,7 +115,7 @@ class AttemptStore:
 def request_digest(
     descriptor: Descriptor, application: str, own: Sequence[object] | None, conn_id: str
 ) -> str:
-    """Return a digest of all facts that decide the output of a driver and where it runs. The try is not included.
+    """Return a digest of everything that decides a driver's output and where it runs, except the try.
 
     :param own: the arguments of the application.
     """
@@ -144,14 +144,14 @@ def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[
 def find_application(application: str, dag_file: str) -> str:
     """Return the path or the URI of an application.
 
-    A relative path is searched beside the DAG file and one folder above.
+    A relative path is searched next to the DAG file, and one folder above.
 
     :raises ConfigError: the file does not exist.
     """
     if "://" in application:
         return application
     folder = Path(dag_file).parent
-    # If an absolute path is joined to a folder, the result is the absolute path.
+    # Joining an absolute path to a folder returns the absolute path.
     tried = dict.fromkeys([folder / application, folder.parent / application])
     for path in tried:
         if path.is_file():
@@ -165,7 +165,7 @@ def driver_environment(
 ) -> dict[str, str]:
     """Return the environment variables that a driver on this machine needs in addition to `environ`.
 
-    With these variables, the driver uses this Python, its packages, and the modules beside the DAG file.
+    With these variables, the driver uses this Python, its packages, and the modules next to the DAG file.
 
     :param dag_file: path of the DAG file.
     :param binary: the name or the path of spark-submit. If it is not on PATH, the spark-submit of this Python is used.
@@ -202,10 +202,7 @@ def driver_environment(
 
 
 def explain(where: TryDir, application: str, error: BaseException) -> TxError:
-    """Return the error for a failed application.
-
-    Its text is the failure that the application has written, or `error`.
-    """
+    """Return the error for a failed application. Its text is the application's own failure, or `error`."""
     from airflow_tx.spark.app import read_failure
 
     failure = read_failure(where)
@@ -216,7 +213,7 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
         return ours.from_stored(failure.refused)
     if failure is None and isinstance(error, TxError):
         return error
-    # Use only the first line of spark-submit's text. The log already contains all lines.
+    # Use only the first line of spark-submit's text, since the log already contains all lines.
     lines = str(error).strip().splitlines() or [type(error).__name__]
     reason = (
         str(failure) if failure else f"the driver printed no reason; its log is above ({lines[0]})"

@@ -1,4 +1,4 @@
-"""Write an update by Spark executors. Staged Parquet is repartitioned by key, and each partition is one chunk.
+"""Write an update with Spark executors. Staged Parquet is repartitioned by key, and each partition is one chunk.
 
 The partition of each row depends only on its key, and the files never change. So a retried or speculative task computes
 the same chunk with the same keys. A state that writes this chunk twice has the same values as after one write. Two
@@ -42,7 +42,7 @@ WRITERS_PROGRAM = __file__
 
 # The capacity of the pipe in bytes. It is the maximum for an unprivileged user on Linux.
 _PIPE = 2**20
-# Columns that contain the place of a row. Writers that need an order use them.
+# Columns with the position of a row, for writers that need an order.
 _FILE = "airflow_tx_file"
 _INDEX = "airflow_tx_index"
 _SETTINGS = {
@@ -56,7 +56,7 @@ _NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 class WritersFailed(TxError):
-    """A Spark job of writers has ended without the answers of all writers."""
+    """A Spark job of writers has ended without a response from every writer."""
 
     template = (
         "The Spark writers of state {state!r} in transaction {txid} failed: {reason}.",
@@ -74,7 +74,7 @@ class WriteJob:
     :param columns: the columns to read, including the keys.
     :param keys: the names of the key columns.
     :param partitions: the number of chunks.
-    :param ordered: whether a key may have several rows. A writer must process them in their order in the files.
+    :param ordered: whether a key may have several rows. A writer must process them in file order.
     """
 
     name: str
@@ -112,7 +112,7 @@ def seal(
 
 
 def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    """Write an update by executors. Return the report of each chunk: `keys`, or `error` and its `fields`."""
+    """Write an update through executors. Return the report of each chunk: `keys`, or `error` and its `fields`."""
     from pyspark.sql import functions as F
 
     key = os.urandom(32)
@@ -142,10 +142,7 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
 
 
 def read_by(told: Iterable[Mapping[str, Any]]) -> RowsDigest | None:
-    """Return the number and the digest of the rows that Spark has read for the chunks.
-
-    Return None if they are unknown.
-    """
+    """Return the number and the digest of the rows that Spark has read for the chunks, or None if they are unknown."""
     return next((RowsDigest.from_json(each["read"]) for each in told if "read" in each), None)
 
 
@@ -173,7 +170,7 @@ def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def written_by(told: Iterable[Mapping[str, Any]]) -> Written:
-    """Return the sum of the written counts of all chunks."""
+    """Return the total of the written counts over all chunks."""
     found = (Written(**chunk["written"]) for chunk in told if chunk["keys"])
     return sum(found, NOTHING_WRITTEN)
 
@@ -197,7 +194,7 @@ def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
 
 @contextmanager
 def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
-    """Write the data `sealed` to a new named pipe until the `with` block ends. The data is never on a disk.
+    """Write the data `sealed` to a new named pipe until the `with` block ends. The data is never written to disk.
 
     The driver ends when the pipe is closed, at the end of the block or of this process.
     """
@@ -227,7 +224,7 @@ def taken_over(path: str, on_end: Callable[[], None]) -> bytes:
     """Read the data that `sealed_pipe` writes to a named pipe.
 
     :param path: the path of the named pipe.
-    :param on_end: a function that is called in another thread when the pipe is closed.
+    :param on_end: called in another thread when the pipe is closed.
     :raises EOFError: the pipe is already closed.
     """
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -254,7 +251,7 @@ def _read(pipe: int, size: int) -> bytes:
 
 
 def write_job(path: str, job: WriteJob) -> None:
-    """Write the job of the driver to a file."""
+    """Write the driver's job to a file."""
     with open(path, "w") as file:
         json.dump(asdict(job), file)
 
@@ -283,7 +280,7 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    # Do not import from the folder of this file. Its modules have common names.
+    # Do not import from this file's folder, whose modules have common names.
     sys.path.pop(0)
     from airflow_tx.spark import writers
 

@@ -1,6 +1,6 @@
 """Trident's aggregators, which combine the deltas of a batch with stored values. A store computes some of them itself.
 
-NULL behaves as in SQL: it is no value and changes nothing. A sum, minimum or set of only NULLs is NULL.
+NULL behaves as in SQL: it means no value and changes nothing. A sum, minimum or set of only NULLs is NULL.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReducerAggregator(Protocol[_T]):
     """Trident's ReducerAggregator, which reduces rows to a value, one after another."""
 
     def init(self) -> _T:
-        """Return the value of an empty list of rows."""
+        """Return the initial value, before any row."""
 
     def reduce(self, current: _T, row: Any) -> _T:
         """Compute the value after one more row.
@@ -45,10 +45,10 @@ class ReducerAggregator(Protocol[_T]):
 
 
 class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
-    """A value column that a ReducerAggregator computes. It reduces the rows of a key into the stored value of the key.
+    """A value column that a ReducerAggregator computes. It reduces a key's rows into the key's stored value.
 
     A row is a dict of all emitted fields: the key columns, the columns of other aggregators, and any other columns. The
-    rows of a key come in the order of the output. The state stores the result for the last row, in the type of the
+    rows of a key come in the order of the output. The state stores the result after the last row, in the type of the
     column. It stores None as NULL, and the next update then starts from `init()`.
 
     If a commit is tried again, `reduce` is called again for the same rows, from the value before them.
@@ -56,7 +56,7 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 
     @property
     def name(self) -> str:
-        """The aggregator's name in the description of the state. Stores do not use this name."""
+        """The aggregator's name in the state's description. Stores do not use this name."""
 
     @property
     def type(self) -> str:
@@ -65,9 +65,9 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 
 @dataclass(frozen=True)
 class Reduced:
-    """Wraps a reducer as an aggregator that no store computes itself. Its delta is the list of the rows of a key.
+    """Wraps a reducer as an aggregator that no store computes itself. Its delta is the list of a key's rows.
 
-    Each try of a write iterates the delta again, so a delta must be a list or similar.
+    Every try of a write iterates over the delta again, so it must be a list or similar.
     """
 
     reducer: StoredReducer[Any]
@@ -87,7 +87,7 @@ class Reduced:
         return [value]
 
     def delta(self, rows: Any) -> Iterable[Mapping[str, Any]] | None:
-        """Check that the rows of a key are a list or similar, and raise TypeError otherwise.
+        """Check that a key's rows are a list or similar, and raise TypeError otherwise.
 
         Return None if there are no rows.
         """
@@ -125,7 +125,7 @@ def is_reducer(aggregator: Any) -> TypeGuard[StoredReducer[Any]]:
 
 # The default context of Python's decimal module would silently round to 28 digits.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
-# A quotient may have endless digits, so it is rounded.
+# A quotient may have infinitely many digits, so it is rounded.
 _QUOTIENT = Context(prec=38)
 
 # Aggregators that a store computes itself. For other aggregators, the state reads the values,
@@ -149,7 +149,10 @@ def as_delta(aggregator: Any, value: Any) -> Any:
 
 
 def can_invert(aggregator: Any) -> bool:
-    """Return whether an aggregator can take any value back. Otherwise a value can only be replaced completely."""
+    """Return whether an aggregator can subtract any value.
+
+    Otherwise, a stored value can only be replaced completely.
+    """
     return getattr(aggregator, "invert", None) is not None
 
 
@@ -157,8 +160,8 @@ def difference(aggregator: Any, old: Any, new: Any) -> Any:
     """Compute the delta that replaces `old` by `new` in a stored value that may also contain other values.
 
     :param aggregator: the aggregator of the stored column. `old` and `new` have the type of the column; None is NULL,
-        which is no value.
-    :raises ValueError: the aggregator cannot take `old` back. Its `invert` may raise other errors.
+        which means no value.
+    :raises ValueError: the aggregator cannot subtract `old`. Its `invert` may raise other errors.
     """
     invert = getattr(aggregator, "invert", None)
     if invert is not None:
@@ -175,7 +178,10 @@ def difference(aggregator: Any, old: Any, new: Any) -> Any:
 
 
 def is_same(kind: str, one: Any, other: Any) -> bool:
-    """Compare two values, or two lists of values, of a column type. As JSON, 1, 1.0 and true are three values."""
+    """Compare two values, or two lists of values, of a column type.
+
+    In JSON, 1, 1.0 and true are three different values.
+    """
     return json_text(one) == json_text(other) if kind == "json" else bool(one == other)
 
 
@@ -192,14 +198,14 @@ class CombinerAggregator(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the aggregation for stores that compute it themselves."""
+        """The name of the aggregation, for stores that compute it themselves."""
 
     @property
     def type(self) -> str:
         """The column type of the stored value: bigint, text, json …"""
 
     def zero(self) -> Any:
-        """Return the value of an empty set of rows."""
+        """Return the value for an empty set of rows."""
 
     def init(self, value: Any) -> Any:
         """Return the value of a single row."""
@@ -207,8 +213,8 @@ class CombinerAggregator(Protocol):
     def combine(self, a: Any, b: Any) -> Any:
         """Combine two values. The rows of `a` come before the rows of `b`.
 
-        If `combine` raises one of the following errors, the state refuses the whole update. Its message has the text of
-        the error.
+        If `combine` raises one of the following errors, the state refuses the whole update. The message includes the
+        text of the error.
 
         :raises ValueError: the values cannot be combined.
         :raises TypeError: the types of the values cannot be combined.
@@ -224,18 +230,18 @@ class CompositeAggregator(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the aggregator for messages."""
+        """The name of the aggregator in messages."""
 
     def parts(self, column: str) -> dict[str, CombinerAggregator]:
         """Return the names of the stored columns for the value column `column`."""
 
     def deltas(self, column: str, value: Any) -> dict[str, Any]:
-        """Return what one row with this value adds to each part."""
+        """Return the contribution of one row with this value to each part."""
 
     def result(self, row: Mapping[str, Any]) -> Any:
         """Compute the result from the stored values of the parts, in their order.
 
-        The attribute `result_type` is its column type. Without it, the new values of a commit have only the parts.
+        The attribute `result_type` is its column type. Without it, the commit's new values contain only the parts.
         """
 
 
@@ -261,8 +267,8 @@ class _Typed:
 class Sum(_Typed):
     """Adds up numbers.
 
-    You choose the type, because the first batch may have only NULLs. With the default, whole numbers are exact up to 64
-    bits. A float such as 2.0 counts as 2, and 2.5 is refused.
+    You choose the type, because the first batch may contain only NULLs. The default adds whole numbers exactly, up to
+    64 bits. A float such as 2.0 counts as 2, and 2.5 is refused.
 
     :param type: "bigint"; "double" for floats, with their rounding errors; "numeric" for exact Decimals.
     """
@@ -288,7 +294,7 @@ class Sum(_Typed):
 
 @dataclass(frozen=True)
 class Count:
-    """Counts rows whose value is not NULL. Its delta is a count that Spark or Python has computed for the batch."""
+    """Counts rows whose value is not NULL. Its delta is the batch's count, which Spark or Python has computed."""
 
     name: ClassVar[str] = "count"
     type: ClassVar[str] = "bigint"
@@ -381,10 +387,11 @@ class Last(_Chosen):
 class CollectSet:
     """The distinct values, as a sorted list of plain JSON: false, true, then numbers, then texts.
 
-    A delta is one value or a list of values (Spark's collect_set), without its NULLs. 1 and 1.0 are two values.
+    A delta is one value or a list of values, as from Spark's collect_set. NULLs are ignored. 1 and 1.0 are different
+    values.
 
     :param bound: maximum number of values. If a set would be larger, the state refuses the whole update. Every
-        transaction reads a set and writes it back.
+        transaction reads the whole set and writes it back.
     """
 
     bound: int = 1000
@@ -430,7 +437,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, (list, dict, tuple, set, frozenset)):
         raise TypeError("contains a value that is not a text, number or boolean")
     plain = STATE_TYPES["json"].convert(value)
-    # -0.0 and 0.0 are one number, but JSON has two texts for it.
+    # -0.0 and 0.0 are equal, but JSON writes them differently.
     return plain + 0.0 if type(plain) is float else plain
 
 
@@ -440,10 +447,11 @@ def _place(value: Any) -> tuple[int, Any, str]:
 
 
 class Avg(_Typed):
-    """The average, stored as sum and count in the columns `<column>_sum` and `<column>_count`.
+    """The average, stored as a sum and a count in the columns `<column>_sum` and `<column>_count`.
 
-    A row may have these two columns, as Spark computes them (sum(x), count(x)). Or it has the column itself with one
-    number, which counts as one row. Reading the state returns all three. The average is NULL if there is no number.
+    A row may have these two columns, for example computed by Spark as sum(x) and count(x). Or it may have the column
+    itself with a single number, which counts as one row. Reading the state returns all three. The average of no numbers
+    is NULL.
 
     :param type: type of the sum: "double", "numeric" or "bigint". A numeric average has 38 digits. Other averages are
         floats.
@@ -472,13 +480,13 @@ class Avg(_Typed):
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
-# The columns of a keyed state. A DAG file defines them. They are checked when Airflow parses the
-# file, and are part of the repr and of the serialized form.
+# The columns of a keyed state. The DAG file defines them. They are checked when Airflow parses the
+# file, and are part of the state's repr and serialized form.
 
 
 RESERVED = "tx_"
 _NOTHING = "No row of this update was written."
-# Errors by which a conversion or an aggregator refuses a value.
+# Errors that a conversion or an aggregator raises to refuse a value.
 REFUSALS = (ValueError, TypeError, ArithmeticError)
 Cells = tuple[Any, ...]
 
@@ -490,7 +498,7 @@ class Columns:
     :param state: name of the state, for messages.
     :param keys: key columns; if empty, the state has one row.
     :param aggregators: aggregator by value column, as the user gave them.
-    :param types: type by key column. A column without a type gets the type of its first row.
+    :param types: type by key column. Other columns get the type of their value in the first row.
     :param max_value_bytes: maximum size of a value in bytes; None for any size.
     :ivar values: aggregator by stored value column. A composite such as Avg is replaced by its parts.
     """
@@ -550,11 +558,11 @@ class Columns:
 
     @property
     def reducers(self) -> tuple[str, ...]:
-        """Return the names of the value columns that have a reducer. Their updates cannot be taken back."""
+        """Return the names of the value columns that have a reducer. Their updates cannot be subtracted again."""
         return tuple(name for name, each in self.values.items() if isinstance(each, Reduced))
 
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """In deltas, replace the plain values of composite columns by their parts.
+        """In deltas, replace plain values of composite columns with their parts.
 
         Raises the errors of the composites.
         """
@@ -569,11 +577,12 @@ class Columns:
     def combined(
         self, key: Cells, stored: Cells | None, deltas: Cells, *, replacing: bool = False
     ) -> Cells:
-        """Combine stored values with deltas, for a store that cannot combine them itself. None is NULL.
+        """Combine stored values with deltas if the store cannot combine them itself. None represents NULL.
 
         :param stored: the stored values; None if there is no such key yet.
         :param deltas: deltas as `portions` yields them.
-        :param replacing: whether the delta replaces a value whose aggregator cannot take values back.
+        :param replacing: whether the delta replaces the stored value if the aggregator cannot subtract an old
+            contribution.
         :raises StateError: the values cannot be combined, or the result does not fit into its column.
         """
         before = stored if stored is not None else (None,) * len(deltas)
@@ -644,7 +653,8 @@ def checked_columns(
     """Check the arguments that a user gave for the columns of a keyed state.
 
     :param option: the function that got the arguments; None for the class of the state.
-    :raises ConfigError: an argument is wrong, such as one text as `keys`, whose letters would become columns.
+    :raises ConfigError: an argument is invalid. For example, `keys` is a single string, whose letters would become
+        columns.
     """
 
     def refused(name: str, value: Any, remedy: str) -> ConfigError:
@@ -669,7 +679,7 @@ def checked_columns(
 
 
 def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> tuple[str, str]:
-    """Return the problem and the remedy for values that could not be combined."""
+    """Return the problem and the remedy if values cannot be combined."""
     if aggregator.name != "sum" or not (
         isinstance(error, ArithmeticError) or aggregator.type != "numeric"
     ):

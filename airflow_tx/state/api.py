@@ -43,7 +43,7 @@ _Self = TypeVar("_Self", bound="Addressed[Any]")
 
 
 class StateKind(str, Enum):
-    """How a stored value records its updates. The kind decides with which sources the state is exact."""
+    """How a stored value records its updates. The kind decides for which sources the state is exact."""
 
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
@@ -62,20 +62,20 @@ def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
 
 
 COVERS = "covers"
-"""The key under which the batch of a look keeps the fence that the look covers."""
+"""The key under which a *look* keeps the original fence. See `Fence`."""
 
 
 @dataclass(frozen=True)
 class Fence:
     """The record of the last grant that raised the fence of a store.
 
-    A *look* is a fence that a roll forward raises only to inspect the values. It contains the fence that it covers.
+    A *look* is a fence that a roll forward raises only to inspect the values. It contains the original fence.
 
     :param incarnation: the life of the ledger that gave the grant.
     :param token: token of the grant.
     :param applied: whether all updates of the grant are in the store.
     :param batch: rows and position of the transaction, as JSON. A repair rebuilds a lost ledger from them.
-    :param state: name of the state that raised the fence; "" if the store has not recorded it.
+    :param state: name of the state that raised the fence; "" if the store did not record it.
     :param wrote: whether the grant wrote outside the fence, such as to a table. A table can be lost while the fence
         remains.
     """
@@ -97,12 +97,12 @@ class Fence:
 
     @property
     def kept(self) -> FenceBatch | None:
-        """Read the batch. Return None if the fence is a look or has no batch."""
+        """Read the batch, or return None if the fence is a *look* or has no batch."""
         return FenceBatch.of_text(self.batch)
 
     @property
     def covered(self) -> Fence | None:
-        """Read the fence that this look covers. Return None if there is no such fence."""
+        """Return the original fence if this fence is a *look* that contains it, or None otherwise."""
         if not self.token.is_look or f'"{COVERS}"' not in self.batch:
             return None
         found = json.loads(self.batch)[COVERS]
@@ -110,9 +110,10 @@ class Fence:
 
     @property
     def change(self) -> int:
-        """Return the number of the newest accepted change by hand. Return 0 if there is none."""
+        """Return the number of the newest accepted manual change, or 0 if there is none."""
         fence = self.covered or self
-        # Search the text first, because parsing a long batch is slow and few batches name a change.
+        # Search the text first, because parsing a long batch is slow and few batches contain an
+        # accepted change.
         kept = fence.kept if f'"{CHANGE}"' in fence.batch else None
         return 0 if kept is None else kept.change
 
@@ -124,7 +125,7 @@ class Fence:
 
 
 class FenceMoved(Exception):
-    """Raised if another grant changed the fence after it was read and before the write. The write must begin again."""
+    """Raised if another grant has changed the fence since it was read. The write must start again."""
 
     def mend(self) -> None:
         """Prepare the next try. The store has already undone the failed try."""
@@ -136,7 +137,7 @@ class StateReading:
 
     :param fence: the fence; None if no grant has ever raised it.
     :param key_types: type by key column; None before the first update.
-    :param rows: key columns and value columns of each key, in any order. A composite aggregator such as Avg has one
+    :param rows: key columns and value columns of each key, in any key order. A composite aggregator such as Avg has one
         column per part. A key may occur twice.
     """
 
@@ -171,15 +172,15 @@ class StateWrite:
 
     :param state: name of the state.
     :param grant: the grant that the fence holds, or will hold if the write raises it.
-    :param rows: rows of the update; None if the write has no update and only raises the fence or notes a skip.
+    :param rows: rows of the update; None if the write has no update and only raises the fence or records a skip.
     :param chunk: number of the writer within the grant.
     :param parts: function that reads the rows in portions, each with its chunk number. It replaces `rows`. Each call
         reads the rows again.
-    :param require: check that runs after the fence is raised. Its argument is a function that looks up keys. It raises
-        an error if the values do not fit.
+    :param require: check that runs after the fence is raised. It gets a function that looks up keys, and raises an
+        error if the values are unexpected.
     :param raising: whether the write raises the fence; if False, the fence must already hold the grant.
     :param undoing: whether the write undoes what the same grant has written.
-    :param complete: whether this write puts the last updates of the grant into the store.
+    :param complete: whether this write contains the grant's last updates.
     """
 
     state: str
@@ -198,7 +199,7 @@ class StateWrite:
         return list(self.rows or ())
 
     def portions(self) -> Iterator[StateWrite]:
-        """Yield one write per portion of the rows. If the rows are one portion, yield this write itself."""
+        """Yield one write per portion of the rows. If there is only one portion, yield this write itself."""
         if self.parts is None:
             yield from [self] if self.rows is not None else []
             return
@@ -225,15 +226,15 @@ class State(Protocol):
         """Begin the updates of `txid`."""
 
     def commit(self, txid: int | None) -> None:
-        """End the updates of `txid`. All of them are now written."""
+        """End the updates of `txid`, which are all written now."""
 
 
 class FencedState(Described, ABC):
     """A store of values that a committer writes under a grant.
 
-    A subclass defines `name`, `kind`, `raise_fence`, `write` and `fence`. The other methods are optional. A state lacks
-    the ability of each method that its class does not override. `name` identifies the table in the topology record, so
-    two tables must have different names.
+    A subclass defines `name`, `kind`, `raise_fence`, `write` and `fence`. The other methods are optional. If a class
+    does not override an optional method, the state lacks that ability. `name` identifies the table in the topology
+    record, so two tables must have different names.
     """
 
     name: str
@@ -250,41 +251,41 @@ class FencedState(Described, ABC):
     takes_back_by_txid: bool = False
     # Whether the journal keeps the rows of a table, so that a roll forward can write them again.
     journal_rows: bool = True
-    # How a person restores the newest values of a state that keeps versions; "" if only a backup
-    # has these values.
+    # How a user restores the newest values of a state that keeps versions; "" if only a backup has
+    # these values.
     restored_by: str = ""
     has_fence: bool = True
-    # What needs all rows of a write at once, such as the statements of a guard; "" if the state
-    # accepts the rows in portions.
+    # The feature that needs all rows of a write at once, such as a guard's statements. It is "" if
+    # the state accepts rows in portions.
     runs_once: ClassVar[str] = ""
     can_clear: bool = False
     can_release: bool = False
     # Minimum number of receipts that remain when the state deletes older receipts. None if the
-    # state keeps all receipts or no receipt.
+    # state keeps all receipts or none.
     receipts_kept: int | None = None
-    # States with equal `store_key` are written in one transaction of their store. None if this
-    # state shares no transaction.
+    # States with the same `store_key` are written in one store transaction. None if this state does
+    # not share transactions.
     store_key: Hashable | None = None
 
     @property
     def append_table(self) -> AppendTable | None:
-        """Return the state if tasks write its rows into its folder. Return None if the committer writes them."""
+        """Return the state itself if tasks write rows into its folder, or None if the committer writes them."""
         return None
 
     def dataset(self) -> Dataset | None:
-        """Return the place of the values for OpenLineage, without user and password. Return None if it is unknown.
+        """Return the OpenLineage dataset of the values, without user and password, or None if it is unknown.
 
         A committer calls this after the commit. An error in this method does not fail the task.
         """
         return None
 
     def ddl(self) -> Mapping[str, Sequence[str]]:
-        """Return, by place, the statements with which the owner creates or alters the tables of the state."""
+        """Return the statements that create or alter the state's tables, by database. The database owner runs them."""
         return {}
 
     @property
     def rolls_forward(self) -> bool:
-        """Return whether a roll forward can write missing transactions again from the journal."""
+        """Return whether a roll forward can restore missing transactions from the journal."""
         return False
 
     def remedy_behind(self, topology: str) -> Remedy:
@@ -302,7 +303,7 @@ class FencedState(Described, ABC):
         )
 
     def remedy_without_rows(self, topology: str) -> Remedy:
-        """Explain what to do if the journal does not have the rows that a table lacks."""
+        """Explain what to do if the journal does not have the rows that are missing from a table."""
         return Remedy.of(
             "Process the missing transactions again: ",
             Command.of("repair", topology, "--roll-forward", self.name, "--restate"),
@@ -352,12 +353,12 @@ class FencedState(Described, ABC):
 
         One store transaction does all of this. After an error, nothing has changed.
 
-        :param rows: the key columns and the deltas of the value columns, in at most one row per key.
+        :param rows: the key columns and the deltas of the value columns, with at most one row per key.
         :param chunk: number of the writer's partition. A writer may send the same chunk twice. Two chunks must not
             share a key.
         :param complete: whether this call ends the update. If so, the state sets `applied`, and stores the receipt if
-            it keeps receipts. Each of several writers passes False. The last call of the grant passes True, with or
-            without rows.
+            it keeps receipts. If there are several writers, each passes False. The grant's last call passes True, with
+            or without rows.
         :return: number of written keys.
         :raises FenceOutranked: a later grant has raised the fence.
         :raises ChunkConflict: another chunk of this transaction has written one of the keys.
@@ -370,8 +371,8 @@ class FencedState(Described, ABC):
     def undo(self, grant: Grant) -> None:
         """Undo the writes of this grant, if the state can undo them.
 
-        The committer then writes again, perhaps fewer rows. A state without a fence undoes them at the start of its
-        next write. Raises the same errors as `write`.
+        The committer then writes again, possibly with fewer rows. A state without a fence undoes them at the start of
+        its next write. Raises the same errors as `write`.
         """
 
     def _written(self, write: StateWrite) -> int:
@@ -397,7 +398,7 @@ class FencedState(Described, ABC):
         After an error, nothing has changed.
 
         :raises FenceOutranked: a later grant has raised the fence.
-        :raises StateError: the state refuses the note.
+        :raises StateError: the state refuses this record.
         :raises StateUnavailable: the store cannot be reached.
         """
         self.write(grant, ())
@@ -407,12 +408,12 @@ class FencedState(Described, ABC):
 
         Undone keys count as rows. Return None if this is unknown.
 
-        The answer False is reliable only if the fence refuses all earlier grants.
+        The result False is reliable only if the fence refuses all earlier grants.
         """
         return None
 
     def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
-        """Return whether the state is known to have rows of exactly this transaction that it cannot undo.
+        """Return whether the state definitely has rows of exactly this transaction that it cannot undo.
 
         :param birth: birth of the transaction. After a reset, for example, another transaction has the same txid.
         :param incarnation: the life of the ledger that gave the txid.
@@ -432,11 +433,11 @@ class FencedState(Described, ABC):
         return []
 
     def at(self, txid: int, newest: int) -> str:
-        """Return the query by which a person reads the values as of a final transaction.
+        """Return the query with which a user reads the values as of a final transaction.
 
         Return "" if there is no such query.
 
-        If later transactions commit before the person runs the query, it returns the same values or no rows.
+        If later transactions commit before the query runs, it returns the same values or no rows.
 
         :param newest: the newest final transaction. The caller must read it before this call.
         :raises StateError: no query can read the values as of `txid`.
@@ -449,18 +450,21 @@ class FencedState(Described, ABC):
         return {name: sum(row[name] or 0 for row in rows) for name in names}
 
     def rows_by_txid(self) -> Mapping[int | None, int] | None:
-        """Return the number of rows by txid, with None for no transaction. Return None if the state keeps no rows."""
+        """Return the number of rows by txid; None counts rows of no transaction.
+
+        Return None if the state does not keep rows.
+        """
         return None
 
     def accept_values(self, change: int = 0) -> None:
-        """Accept the current values after a person has changed them by hand.
+        """Accept the current values after a manual change.
 
         :param change: number of the repair that accepts the change. The fence keeps this number.
         """
 
     @property
     def names_changes(self) -> bool:
-        """Return whether the fence records accepted changes. A state that you write yourself need not record them."""
+        """Return whether the fence records accepted manual changes. User-defined states need not record them."""
         return type(self).accept_values is not FencedState.accept_values
 
     def fence_of(self, old: str) -> Fence | None:
@@ -475,7 +479,7 @@ class FencedState(Described, ABC):
     def take_over(self, old: str) -> None:
         """Take over the fence that the state had under an earlier name.
 
-        Do nothing if the fence has moved with the values.
+        Do nothing if the fence was moved with the values.
 
         :param old: the earlier name.
         :raises StateError: the values have not been moved to this state.
@@ -484,13 +488,13 @@ class FencedState(Described, ABC):
     def clear(self) -> None:
         """Delete the fence and all values, if `can_clear`.
 
-        Dangerous: you cannot undo it. The next commit is refused because the state went back, until you repair the
-        ledger (airflow tx repair)."""
+        Dangerous: you cannot undo it. The next commit is refused, because the state appears to have gone back, until
+        you repair the ledger (airflow tx repair).
+        """
         raise NotImplementedError
 
     def release(self) -> None:
-        """Delete the fence and keep the values, if `can_release`. Another topology may then continue with these
-        values."""
+        """Delete the fence but keep the values, if `can_release`. Another topology can then use the values."""
         raise NotImplementedError
 
     def for_executors(self) -> FencedState | None:
@@ -510,7 +514,7 @@ class FencedState(Described, ABC):
 
 
 class QueryableState(FencedState):
-    """A fenced state with key and value columns. One call queries many keys."""
+    """A fenced state with key and value columns. One call can query many keys."""
 
     always_shown = ("kind",)
     columns: Columns
@@ -526,7 +530,7 @@ class QueryableState(FencedState):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         """Read the value columns of each key, in the order of the keys. A key that does not exist gets None.
 
-        :param keys: one sequence of key values per key; with one key column, the value alone is enough.
+        :param keys: one sequence of key values per key; for a single key column, the plain value is enough.
         :raises StateError: the state does not accept a key.
         """
 
@@ -534,8 +538,8 @@ class QueryableState(FencedState):
     def reading(self) -> Iterator[StateReading]:
         """Read the fence, and then all rows of the state under this fence.
 
-        :raises FenceMoved: another grant wrote during the reading, so the rows are inconsistent. This is known only at
-            the end. A store with snapshots never raises it.
+        :raises FenceMoved: another grant wrote while the rows were read, so they are inconsistent. This is detected
+            only at the end. A store with snapshots never raises it.
         """
         fence = self.fence()
         yield StateReading(fence, self.key_types(), self.each_row())
@@ -549,11 +553,11 @@ class QueryableState(FencedState):
 
 
 REPLACING = -1
-"""Rows that replace values have this chunk number or a lower one."""
+"""The highest chunk number of rows that replace stored values."""
 
 
 def replaces(chunk: int | None) -> bool:
-    """Return whether the rows of a chunk replace values, because no other transaction has contributed to their keys."""
+    """Return whether a chunk's rows replace stored values, because no other transaction contributed to the keys."""
     return chunk is not None and chunk <= REPLACING
 
 
@@ -567,18 +571,18 @@ class SoleWriterState(QueryableState):
     def sole_values(
         self, keys: Sequence[Cells], txids: Collection[int], own: int
     ) -> list[Cells | None]:
-        """Read the stored values of each key to which only one transaction has contributed. Any other key gets None.
+        """Read the stored values of the keys to which only one transaction has contributed. Any other key gets None.
 
         A key that does not exist has NULL in every column.
 
-        :param txids: transactions of which one must be the only contributor of a key. Keys whose values a restatement
-            has already replaced are included.
+        :param txids: transactions, one of which must be the key's only contributor. Keys whose values a restatement has
+            already replaced are included.
         :param own: the transaction that calls this method. Its own writes are ignored.
         """
 
 
 class StateUpdate:
-    """An update of a state. A query accepts it in place of the state."""
+    """An update of a state. Queries accept it instead of the state itself."""
 
     state: FencedState
 
@@ -589,7 +593,7 @@ class Addressed(Described, ABC, Generic[_Opened]):
     A copy, for example for another process, has the same address. Each copy opens its own connection to the store.
 
     :param conn_id: id of the connection, which is looked up when the store is used, not when Airflow parses a DAG.
-    :param place: the place within the store, such as a table or a prefix.
+    :param place: the location within the store, such as a table or a prefix.
     """
 
     def __init__(self, conn_id: str, place: str) -> None:
@@ -599,7 +603,7 @@ class Addressed(Described, ABC, Generic[_Opened]):
 
     @classmethod
     def from_url(cls: type[_Self], url: str, *, label: str = "url", **options: Any) -> _Self:
-        """Create a state or map that needs no Airflow connection.
+        """Create a state or map without an Airflow connection.
 
         :param url: SQLAlchemy URL, or redis://user:password@host:port/db, rediss://… or unix://path. It is never shown.
         :param label: the first part of the name, in place of the connection id.
@@ -629,22 +633,22 @@ def named(made: Any) -> Any:
 # How every store carries out a write in one transaction. Source: protocol.md §7 and §10.
 #
 # Each store defines how a transaction begins, writes rows and ends. All stores use the same rules
-# for the columns that a receipt sums up, and for the time at which a receipt is stored. If the
-# fence changes, the write begins again.
+# for which columns a receipt sums up, and when it is stored. If the fence changes, the write begins
+# again.
 
 
-# Maximum number of tries of a write whose fence other grants change before each try can write.
+# Maximum number of tries of a write if other grants keep changing the fence.
 TRIES = 100
 
 
 class StoreTransaction(Protocol):
-    """An open transaction of a store. It has raised the fence, or has checked that the fence holds its grant."""
+    """An open store transaction. It has raised the fence, or has checked that the fence holds its grant."""
 
     def put(self) -> int:
         """Add the rows to the values. Return the number of keys. A write without an update does not call this."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Store the receipt of a complete update. Without a receipt, note that a portion is in the store."""
+        """Store the receipt of a complete update. Without a receipt, record that a portion is in the store."""
 
 
 class StatePart(Protocol):
@@ -654,7 +658,7 @@ class StatePart(Protocol):
         """Add a portion of the rows to the values. Return its number of keys. Not called without an update."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Store the receipt of a complete update. Without a receipt, note that a portion is in the store."""
+        """Store the receipt of a complete update. Without a receipt, record that a portion is in the store."""
 
 
 @dataclass(frozen=True)
@@ -691,12 +695,12 @@ class StoredState(FencedState):
         """Count the keys that each grant wrote last, by txid, attempt and epoch. Epoch 0 has the keys that were undone.
 
         :return: the number of keys by grant; None if the state does not record which grant wrote a key. A repair then
-            does not raise a look.
+            does not inspect the values.
         """
         return None
 
     def put_back(self, grant: Grant) -> None:
-        """Replace a look by the fence that it covers. See `airflow_tx.state.fence`.
+        """Restore the fence that a roll forward has temporarily replaced with a *look*. See `airflow_tx.state.fence`.
 
         :param grant: the grant of the look.
         :raises FenceOutranked: the fence no longer holds this look.
@@ -734,9 +738,10 @@ class StoredState(FencedState):
 
 
 def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Written]:
-    """Write to several states in one transaction of their store. A reader sees all of the rows or no row.
+    """Write to several states in one transaction of their store.
 
-    An error undoes the whole transaction, and names the state that refused.
+    Readers see either all rows or none. An error undoes the whole transaction, and names the state that refused the
+    write.
 
     :param writes: the states and their writes, in the order of writing. All states have the same `store_key`.
     :return: what was written to each state.
@@ -784,7 +789,7 @@ def _written_at_once(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[W
 
 
 def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
-    """Group the states that one transaction of their store can write. The largest group comes first."""
+    """Group the states that a single store transaction can write. The largest group comes first."""
     groups = dict[Hashable, list[FencedState]]()
     for state in states:
         key = state.name if state.store_key is None else (state.store_key,)
@@ -819,9 +824,9 @@ REJECTED_COLUMNS = ("tx_task", "tx_reason", "tx_where", "tx_content")
 
 
 class Misfit(ValueError):
-    """Raised if a file does not fit its table. The message is a clause that names the problem.
+    """Raised if a file does not fit its table. The message names the problem in one clause.
 
-    :param remedy: how to solve the problem; "" if only other rows solve it.
+    :param remedy: how to solve the problem; "" if the rows themselves must change.
     """
 
     def __init__(self, problem: str, remedy: str = "") -> None:
@@ -833,7 +838,7 @@ class AppendTable(ABC):
     """A table to which transactions append rows.
 
     :ivar uri: address of the folder of the table.
-    :ivar partition_by: columns whose values are in the path of each file.
+    :ivar partition_by: columns whose values are part of each file's path.
     """
 
     uri: str
@@ -860,20 +865,20 @@ class AppendTable(ABC):
         """
 
     def check_there(self, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Check that the files that `list_staged` has listed are in the folder.
+        """Check that the files listed by `list_staged` exist in the folder.
 
         :raises Misfit: a file is missing, or has another size.
         """
         raise NotImplementedError
 
     def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> Any:
-        """Return the Arrow schema of the files that `list_staged` has listed, as a reader of the table sees it."""
+        """Return the Arrow schema of the files listed by `list_staged`, as readers of the table see it."""
         raise NotImplementedError
 
     def staged_rows(
         self, listed: Sequence[Mapping[str, Any]], columns: Sequence[str]
     ) -> Iterator[Any]:
-        """Read the rows of files that `list_staged` has listed, as Arrow batches.
+        """Read the rows of the files listed by `list_staged`, as Arrow batches.
 
         :raises StateError: a file cannot be read.
         """
@@ -881,6 +886,6 @@ class AppendTable(ABC):
 
 
 def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:
-    """Return the name of the folder of one try, relative to the table. Every try has its own folder."""
+    """Return the folder name of a try, relative to the table. Every try has its own folder."""
     digest = hashlib.sha256(f"{attempt.birth}\n{task_try}".encode()).hexdigest()
     return f"{STAGED}/{attempt}.{digest[:16]}"

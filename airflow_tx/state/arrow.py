@@ -1,6 +1,6 @@
 """Rows of a state as exact Arrow tables. A `RowTally` computes a digest and sums while the rows are read.
 
-A value without an Arrow type becomes a text, and the metadata of the field names its type.
+A value without an Arrow type becomes text, and the field metadata names its original type.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _type(kind: str) -> StateType:
 
 
 def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.Table:
-    """Create an Arrow table of rows. If a row lacks a column, its value is NULL."""
+    """Create an Arrow table from rows. If a row lacks a column, its value is NULL."""
     import pyarrow as pa
 
     schema = schema_of(types)
@@ -60,7 +60,7 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
 
 
 def from_arrow(table: pa.Table | pa.RecordBatch) -> list[_Row]:
-    """Return the rows of a table, in the types that `to_arrow` has noted in the metadata of the fields."""
+    """Return the rows of a table. `to_arrow` has recorded their types in the field metadata."""
     columns = columns_from_arrow(table)
     return [
         {name: column[number] for name, column in columns.items()}
@@ -69,7 +69,7 @@ def from_arrow(table: pa.Table | pa.RecordBatch) -> list[_Row]:
 
 
 def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
-    """Return the columns of a table by name, with the same values as `from_arrow`."""
+    """Return a table's columns by name, with the same values as `from_arrow`."""
     columns = {}
     for field in table.schema:
         column = table.column(field.name)
@@ -92,24 +92,27 @@ def _times(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 # --- row tally ----------------------------------------------------------------------------------------------------
-# Compute the digest and the sums of the rows of a state, which are the state's part of the receipt.
+# Compute the digest and the sums of a state's rows, which are part of the receipt.
 
 
 _ROWS_AT_ONCE = 1000
 _WHOLE = {int, type(None)}
 _PLAIN = {*_WHOLE, str, float, bool, bytes}
 _MODULUS = 2**64
-# Version 2 of marshal writes no references. References would depend on other uses of the same
+# Version 2 of marshal does not write references, which would depend on other uses of the same
 # value.
 _MARSHAL = 2
 
 
 class RowsInParts(Iterable[Mapping[str, Any]], ABC):
-    """Rows that may be in record batches. A table writes a record batch column by column, without an object per row."""
+    """Rows that may be in record batches.
+
+    A table writes a record batch column by column, without creating an object per row.
+    """
 
     @abstractmethod
     def parts(self) -> Iterator[Any]:
-        """Yield record batches and iterables of rows, in the order of the rows. Each call reads the rows again."""
+        """Yield record batches and iterables of rows, in row order. Each call reads the rows again."""
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         for part in self.parts():
@@ -140,7 +143,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> RowTally:
-        """Return rows that already are a RowTally unchanged. Wrap other rows in a RowTally."""
+        """Return a RowTally unchanged. Wrap any other rows in a RowTally."""
         return rows if isinstance(rows, cls) else cls(rows, added)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -162,7 +165,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 yield from self._by_row(chain.from_iterable(neighbours), size)
 
     def _begin(self) -> None:
-        """Begin a reading. Refuse a second reading of an iterator, because it would silently have no rows."""
+        """Start reading. Refuse to read an iterator twice, because the second reading would silently return no rows."""
         if self._begun and isinstance(self._rows, Iterator):
             raise TypeError(
                 "the write must read the rows again, but an iterator can be read only once: pass a list"
@@ -190,7 +193,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 yield {name: [row.get(name) for row in portion] for name in names}
 
     def _take(self, rows: Sequence[Mapping[str, Any]]) -> _Columns:
-        """Add rows to the digest column by column, which takes a fourth of the time.
+        """Add rows to the digest column by column, which takes a quarter of the time.
 
         Return their columns. Return {} if the rows have different columns.
         """

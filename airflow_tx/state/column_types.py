@@ -1,4 +1,4 @@
-"""The column types of keyed states, and the Python values that fit them. No value is rounded or cut.
+"""The column types of keyed states, and the Python values that fit them. No value is rounded or truncated.
 
 Stores without column types keep each value as plain JSON.
 """
@@ -19,18 +19,18 @@ from airflow_tx.base.errors import ConfigError
 PREV = "tx_prev_"
 """The prefix of a column that keeps the previous value of another column."""
 LONGEST_NAME = 63
-"""Maximum length of a name, in bytes, that every database accepts without cutting it."""
+"""Maximum length, in bytes, of a name that every database accepts without truncating it."""
 
 
 def split_table(
     table: str, columns: Iterable[str], *, state: str, also: str = ""
 ) -> tuple[str | None, str]:
-    """Split the name of a table into its schema, if it names one, and its own name.
+    """Split a table name into the schema, if given, and the table's own name.
 
-    Refuse names that a database refuses or cuts.
+    Refuse names that a database would refuse or truncate.
 
     :param columns: names of the columns of the table.
-    :param also: prefix that this package adds to some of the names.
+    :param also: prefix that this package adds to some column names.
     """
     schema, dot, name = str(table).rpartition(".")
     names = (name, *([schema] if dot else ()), *columns)
@@ -44,7 +44,7 @@ def split_table(
 
 
 def is_name(text: object) -> bool:
-    """Return whether every database accepts a text as the name of a table or column, without cutting it."""
+    """Return whether every database accepts a text as a table or column name, without truncating it."""
     if not isinstance(text, str) or "\0" in text:
         return False
     return 0 < len(text.encode(errors="replace")) <= LONGEST_NAME
@@ -145,7 +145,7 @@ def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
 
 
 def _json(value: Any, depth: int = 0) -> Any:
-    """Check that a value is plain JSON, and copy it, so that no other object shares it."""
+    """Check that a value is plain JSON, and return an independent copy."""
     if depth > _DEEPEST:
         raise ValueError(f"is nested more than {_DEEPEST} levels deep")
     if value is None or type(value) is bool:
@@ -188,12 +188,13 @@ _Function = Callable[[Any], Any]
 
 
 class StateType(NamedTuple):
-    """A type of the columns of states: a row of `STATE_TYPES`.
+    """A column type of states: a row of `STATE_TYPES`.
 
     :param name: the word that users write, such as ``bigint``.
     :param column: type of the column in Arrow and Spark, as DDL. It is a row of `airflow_tx.base.rows.COLUMN_TYPES`.
     :param made: Python class of the values.
-    :param convert: converts a value to the type. It raises ValueError, TypeError or OverflowError if no value is equal.
+    :param convert: converts a value to the type. It raises ValueError, TypeError or OverflowError if the type has no
+        equal value.
     :param holds: returns whether a column of values of this class needs no conversion; None to convert each value.
     :param size: returns the size of a value in bytes; None if each value has eight bytes.
     :param plain: converts a value to plain JSON; None to use `made`.
@@ -234,8 +235,8 @@ STATE_TYPES: Mapping[str, StateType] = {
             _numeric,
             size=lambda value: len(value.as_tuple().digits),
             plain=str,
-            # Arrow decimals have a fixed number of digits, so Arrow gets a text. CAST converts the
-            # text to a DECIMAL.
+            # Arrow decimals have a fixed number of digits, so Arrow gets text, which CAST converts
+            # to DECIMAL.
             to_arrow=lambda value: format(value, "f"),
             from_arrow=Decimal,
         ),
@@ -293,7 +294,7 @@ STATE_TYPES: Mapping[str, StateType] = {
         ),
     )
 }
-"""The types of the columns of states, by name. The types of each database are in its `Dialect.types`."""
+"""The column types of states, by name. `Dialect.types` has the corresponding types of each database."""
 KEY_TYPES = tuple(name for name in STATE_TYPES if name != "json")
 _OF_CLASS = {STATE_TYPES[name].made: name for name in KEY_TYPES}
 _WRITE = {name: each.plain or each.made for name, each in STATE_TYPES.items()}
@@ -311,14 +312,14 @@ def type_of(value: Any) -> str | None:
 
 
 def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Convert a column of values to a type. None stays None.
+    """Convert a value column to a type. None stays None.
 
-    :raises ValueError: a value does not fit. `StateType.convert` may also raise TypeError or OverflowError.
+    :raises ValueError: a value does not fit the type. `StateType.convert` may also raise TypeError or OverflowError.
     """
     own = STATE_TYPES[kind]
     if own.holds is not None:
-        # Check the whole column first, which takes a tenth of the time of a check of each value and
-        # is nearly always enough.
+        # Check the whole column first. This is nearly always enough, and ten times as fast as
+        # checking each value.
         found = set(map(type, values))
         present = [value for value in values if value is not None] if _NONE in found else values
         if not present or (found - {_NONE} == {own.made} and own.holds(present)):
@@ -328,7 +329,7 @@ def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def converted_keys(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Convert a column of keys to a type, as `converted` does. -0.0 becomes 0.0, because both are the same key."""
+    """Convert a key column to a type, as `converted` does. -0.0 becomes 0.0, because both are the same key."""
     fitting = converted(kind, values)
     if kind != "double":
         return fitting
@@ -354,13 +355,13 @@ _FIXED = 8
 
 
 def size_of(kind: str, value: Any) -> int:
-    """Return the size of a value: UTF-8 bytes of a text or of JSON text, or digits of a numeric."""
+    """Return the size of a value: the UTF-8 bytes of a text or JSON text, or the digits of a numeric."""
     size = STATE_TYPES[kind].size
     return _FIXED if value is None or size is None else size(value)
 
 
 def largest(kind: str, values: Sequence[Any]) -> int:
-    """Return an upper bound of the sizes of the values in a column.
+    """Return an upper bound for the value sizes in a column.
 
     The bound is quick to compute. For text, it is up to four times too high.
     """

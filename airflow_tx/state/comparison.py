@@ -1,4 +1,4 @@
-"""Compare two states key by key, at one position of their source. Only a part of the keys is in memory."""
+"""Compare two states key by key, at one position of their source. Only some of the keys are in memory at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRIES = 3
 _ROWS_READ_AT_ONCE = 10_000
 # Maximum number of rows in memory. More rows are appended to the files of their parts.
 _ROWS_HELD = 100_000
-# Number of parts. If a state has 10,000,000 keys, a part has 39,000 keys.
+# Number of parts. With 10,000,000 keys, a part has 39,000 keys.
 _PARTS = 256
 _NUMBERS = (int, float, Decimal)
 _WAIT = "Repeat the command, or let it wait: --wait"
@@ -38,9 +38,9 @@ _WAIT = "Repeat the command, or let it wait: --wait"
 class KeyDifference:
     """One key whose values differ between two states.
 
-    :param first: values of the key in the first state that differ; all values if the second state lacks the key. None
-        if the first state lacks the key.
-    :param second: values of the key in the second state, in the same form.
+    :param first: the first state's values that differ; all of its values if the second state lacks the key. None if the
+        first state lacks the key.
+    :param second: the second state's values, in the same form.
     """
 
     key: dict[str, Any]
@@ -50,7 +50,7 @@ class KeyDifference:
 
 @dataclass(frozen=True)
 class KeyDifferences:
-    """The number of keys with one kind of difference, and the first of these keys in the order of their bytes."""
+    """The number of keys with one kind of difference, and the first of these keys in byte order."""
 
     count: int
     keys: list[KeyDifference]
@@ -82,7 +82,7 @@ class StateComparison:
 def compared(
     first: FencedState, second: FencedState, *, tolerance: float = 0.0, limit: int = 20
 ) -> StateComparison:
-    """Compare two states key by key. The memory does not grow with the number of keys.
+    """Compare two states key by key. Memory use does not grow with the number of keys.
 
     :param tolerance: relative difference up to which doubles count as equal.
     :param limit: maximum number of keys that the result lists for each kind of difference.
@@ -194,7 +194,7 @@ def _compared_once(pair: _Pair, tolerance: float, limit: int) -> StateComparison
 def _divide(sides: list[tuple[ExitStack, StateReading, _Parts]]) -> None:
     """Divide the rows of both states into parts.
 
-    Read the states in turns, because a database ends a transaction that is idle too long.
+    Alternate between the states, because a database ends transactions that are idle for too long.
     """
     while sides:
         for side in tuple(sides):
@@ -207,7 +207,7 @@ def _divide(sides: list[tuple[ExitStack, StateReading, _Parts]]) -> None:
 
 
 def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple[int, int]:
-    """Return the last transaction of each state. Both transactions must end at the same position of the source.
+    """Return the last transaction of each state. Both must end at the same position of the source.
 
     :raises NotComparableNow: the positions differ, or a commit is writing one of the states.
     """
@@ -249,15 +249,15 @@ def _key_types(pair: _Pair, first: StateReading, second: StateReading) -> list[s
     return [mine.get(name, "text") for name in pair.keys]
 
 
-# Keep keys and values in two lists. With tuples of a key and its values, Python's garbage collector
-# would visit every tuple.
+# Keep keys and values in two lists. If each key and its values were a tuple, Python's garbage
+# collector would visit every tuple.
 _Held = tuple[list[bytes], list[Cells]]
 
 
 class _Parts:
     """The rows of one state, divided into files by a digest of their keys.
 
-    Equal keys of both states are in files of the same number.
+    A key is in files with the same number for both states.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ def _key_difference(
 
 
 class _Findings:
-    """The result of a comparison that is not complete yet."""
+    """The result of a comparison that is still running."""
 
     def __init__(self, tolerance: float, limit: int) -> None:
         self._tolerance = tolerance

@@ -45,19 +45,18 @@ def raised(
     The callables run under the exclusive lock under which the fence was read.
 
     :param stored: the fence in the store; None if there is none.
-    :param there: whether the table or place of the values exists, if the state keeps its values outside the fence.
+    :param there: whether the table or location of the values exists, if the state keeps its values outside the fence.
     :param holds: returns whether the state has rows of this transaction that it cannot undo; None if the state cannot
         determine this.
-    :param missing: describes what this place has lost since the updates under the fence were complete; "" if it has
-        lost nothing.
+    :param missing: describes the values lost since the updates under the fence were complete; "" if none are lost.
     :param is_empty: returns whether a state without a fence has no values.
     :raises FenceForeign: the fence belongs to another ledger, or to another life of this one.
-    :raises LedgerBehind: the ledger went back. A txid with two births proves the same.
+    :raises LedgerBehind: the ledger went back. A txid with two births also proves this.
     :raises StateBehind: the state went back, or the store lost written rows and kept the fence, or an update was never
         completed.
     :raises FenceOutranked: a later grant has raised the fence.
     :raises StateError: this grant has raised the fence for a state of another name.
-    :raises OutputChanged: this grant does not write some rows of the transaction that the state already has.
+    :raises OutputChanged: the state already has rows of the transaction that this grant does not write.
     :raises SkipRefused: the grant skips the transaction, and the state has rows of it that cannot be undone.
     """
     last = grant.last_txids.get(state)
@@ -107,7 +106,7 @@ def raised(
 
 
 def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipRefused | None:
-    """Return the error to raise if a state that cannot undo has rows of this transaction.
+    """Return the error to raise if a state that cannot undo writes already has rows of this transaction.
 
     The fence records the output that its grant was about to write. So the state can compare the output even if a
     restored ledger has forgotten that grant.
@@ -137,10 +136,10 @@ def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
 def check_portions(found: int, grant: Grant, *, state: str, where: str) -> None:
     """Refuse to complete a grant if the store has lost portions of it.
 
-    The store transaction that writes a portion also notes it. So a missing note means a missing portion.
+    The store transaction that writes a portion also writes a note, so a missing note means a missing portion.
 
-    :param found: number of notes of this grant in the store.
-    :raises PortionsLost: the store has fewer notes than it has confirmed.
+    :param found: number of this grant's notes in the store.
+    :raises PortionsLost: the store has fewer notes than the portions it has confirmed.
     """
     lost = grant.portions - found
     if lost > 0:
@@ -155,18 +154,13 @@ def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
 
 
 def owns(grant: Grant, *, state: str) -> bool:
-    """Return whether values without a fence belong to the state.
-
-    A repair has accepted these values, or is inspecting them.
-    """
+    """Return whether values without a fence belong to the state, because a repair has accepted or inspects them."""
     known = "generation" in grant.accepted.get(state, {}) or state in grant.over
     return known or grant.token.is_look
 
 
 def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateDiffers:
-    """Return the error for values that no transaction of this ledger wrote.
-
-    A commit would treat these values as its own.
+    """Return the error for values that no transaction of this ledger wrote. A commit would mistake them for its own.
 
     :param txid: the greatest txid in the values.
     :param release: the command that removes all txids from the values.
@@ -181,10 +175,10 @@ def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateD
 
 
 def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
-    """Return the fence that a look covers. The roll forward restores this fence if it has changed nothing.
+    """Return the original fence that a *look* contains. The roll forward restores it if nothing was changed.
 
     :param stored: the fence, read under an exclusive lock.
-    :param grant: the grant of the look.
+    :param grant: the grant that raised the look.
     :raises FenceOutranked: the fence no longer holds this look.
     """
     check_write(stored, grant, state=state)
@@ -193,7 +187,7 @@ def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
 
 
 def with_change(stored: Fence, change: int) -> Fence:
-    """Return a fence with the note that a person has accepted a change of its values.
+    """Return the fence, with an accepted manual change recorded in it.
 
     :param change: number of the repair; 0 if it is unknown.
     """
@@ -207,8 +201,8 @@ def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kep
 
     :param newest: the newest final transaction.
     :param kept: number of transactions for which the state keeps the earlier values.
-    :raises StateError: the state no longer has the values. The message names the transaction as of which the state is
-        readable.
+    :raises StateError: the state no longer has the values. The message names a later transaction, as of which the state
+        is readable.
     """
     if stored is not None and stored.txid > txid + kept:
         why = (
@@ -220,10 +214,7 @@ def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kep
 
 
 def not_as_of(txid: int, newest: int, *, later: int, why: str, state: str) -> StateError:
-    """Return the error for a reading of values as of a final transaction.
-
-    A later transaction has replaced these values.
-    """
+    """Return the error for reading values as of a final transaction after a later transaction has replaced them."""
     is_open = later > newest
     problem = (
         f"it is not readable as of {txid}{f' while {later} commits' if is_open else ''}: {why}"
@@ -233,20 +224,20 @@ def not_as_of(txid: int, newest: int, *, later: int, why: str, state: str) -> St
 
 
 def applied(stored: Fence) -> Fence:
-    """Return the fence with the note that all updates of its grant are in the store."""
+    """Return the fence, marked to show that all updates of its grant are in the store."""
     return replace(stored, applied=True)
 
 
 def _covering(stored: Fence) -> str:
-    """Write a fence as text for the batch of a look.
+    """Return a fence as text for the batch of a *look*.
 
-    If the fence is itself a look of a run that has died, keep the fence that it covers.
+    If the fence is itself a look of a run that has died, use the original fence that it contains.
     """
     return stored.batch if stored.token.is_look else dumps({COVERS: asdict(stored)})
 
 
 def _text(batch: FenceBatch | None, change: int, was_empty: bool | None) -> str:
-    """Return a batch as text, with the facts about its state that a fence keeps."""
+    """Return a batch as text, including what a fence records about its state."""
     if batch is None:
         return "null"
     return structs.replace(batch, change=change, was_empty=was_empty).text
@@ -262,7 +253,7 @@ def _shown(last: int | None) -> int | str:
 
 
 def _check_looked_at(stored: Fence | None, grant: Grant, *, state: str) -> None:
-    """Refuse a repair that inspected another fence than the current one.
+    """Refuse a repair that inspected a different fence than the current one.
 
     Its grant has no last txid, so it would replace the current fence.
     """
@@ -276,13 +267,16 @@ def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
     found = stored.token
     mine = grant.token
     if found.generation == mine.generation and (found.txid > mine.txid or _is_another(found, mine)):
-        return  # the checks that follow raise a more exact error: LedgerBehind, or the error for a change by hand
+        return  # the following checks raise a more precise error: LedgerBehind, or the error for a manual change
     if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
 
 
 def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a fence that is a look. The values may be older than the fence that the look covers."""
+    """Refuse a fence that is only a *look* of a roll forward.
+
+    The values may be older than the original fence, which the look contains.
+    """
     known = state in grant.over or accepted(stored, grant, state=state)
     if stored.token.is_look and not known:
         found = f"{stored.token.txid}, from a roll forward that has not ended"
@@ -292,7 +286,7 @@ def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str)
 def _check_accepted(
     stored: Fence | None, grant: Grant, known: Mapping[str, Any], *, state: str
 ) -> None:
-    """Refuse a fence that differs from the fence that a person accepted.
+    """Refuse a fence that differs from the fence that a user accepted.
 
     The state may be restored from another backup.
     """
@@ -309,7 +303,7 @@ def _check_accepted(
 
 
 def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, state: str) -> None:
-    """Refuse values that are older than a change that a person has accepted.
+    """Refuse values that are older than an accepted manual change.
 
     This works even if no transaction followed the change.
     """
@@ -321,7 +315,7 @@ def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, stat
 
 
 def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a fence that a person has changed by hand. Its birth shows that the ledger did not go back."""
+    """Refuse a manually changed fence. Its birth shows that the ledger did not go back."""
     births = {grant.births.get(state, ""): last or found.txid, grant.token.birth: grant.txid}
     refusal = found.by_hand(births, state, grant.topology)
     if refusal:
@@ -329,7 +323,7 @@ def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) 
 
 
 def _is_another(found: Token, mine: Token) -> bool:
-    """Return whether a ledger that went back has allocated a txid twice."""
+    """Return whether the ledger has allocated a txid twice, because it went back to an older version."""
     return found.txid == mine.txid and found.birth != mine.birth
 
 
@@ -353,9 +347,9 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
 
 
 def _check_one_update(stored: Fence, *, state: str) -> None:
-    """Refuse a second update of one table by a transaction.
+    """Refuse a transaction's second update of the same table.
 
-    It would start from the values before the first update and overwrite the first update.
+    It would start from the values before the first update, and overwrite that update.
     """
     if stored.state != state:
         problem = f"two updates of this DAG write to one table: {stored.state!r} and {state!r}"
@@ -367,15 +361,15 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
     found = stored.token.txid
     if found == grant.txid or accepted(stored, grant, state=state):
         return
-    # Compare final transactions before granted ones. Otherwise a fence that matched a later `last`
+    # Compare final transactions before granted ones. Otherwise, a fence that matched a later `last`
     # would be lowered.
     if found == last and found < grant.txid:
         final = grant.grants.get(state)
         mine = final is None or (stored.token.attempt, stored.token.epoch) == tuple(final)
         if stored.applied and mine:
             return
-        # The store kept the raise and lost the values, because it answers before it writes to its
-        # disk or to a standby. Or it was restored to a moment between two attempts of its last
+        # The store kept the raise but lost the values, because it responds before it writes to disk
+        # or to a standby. Or it was restored to a moment between two attempts of its last
         # transaction.
         shown = (
             f"{last}, but some of its updates are missing"

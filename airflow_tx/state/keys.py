@@ -29,7 +29,7 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 def as_key(key: Any) -> Key:
-    """Return a key as a tuple. A value that is not a list or tuple is the key of one column."""
+    """Return a key as a tuple. A value that is not a list or tuple is a single-column key."""
     return tuple(key) if isinstance(key, (list, tuple)) else (key,)
 
 
@@ -62,7 +62,7 @@ _QUICK: Mapping[str, Callable[[Any], str]] = {"text": encode_basestring, "bigint
 def encode_keys(types: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
     """Encode many keys, given column by column, as `encode_key` does.
 
-    For texts and integers, this takes a tenth of the time.
+    For texts and integers, this is ten times as fast.
     """
     if not set(types) <= _QUICK.keys():
         return [encode_key(types, key) for key in zip(*columns, strict=True)]
@@ -77,7 +77,10 @@ def decode_key(types: Sequence[str], data: bytes) -> Key:
 
 
 def partition_of(key: Sequence[Any], count: int) -> int:
-    """Choose one of `count` partitions. Equal keys have the same partition in every process and every release."""
+    """Choose one of `count` partitions.
+
+    Equal keys have the same partition in every process and every version of this package.
+    """
     text = repr([part if type(part) in _AS_THEY_ARE else _one_of_equal(part) for part in key])
     return zlib.crc32(text.encode()) % count
 
@@ -92,7 +95,7 @@ def _one_of_equal(part: Any) -> Any:
 
     A number becomes an int if possible, otherwise a float or a Decimal.
     """
-    if hasattr(part, "dtype") and hasattr(part, "item"):  # a value of NumPy
+    if hasattr(part, "dtype") and hasattr(part, "item"):  # a NumPy value
         timed = part.dtype.kind in "mM"
         part = (part.astype(f"{part.dtype.kind}8[us]") if timed else part).item()
     if isinstance(part, Number):
@@ -137,10 +140,10 @@ def _equal_number(part: Any) -> Any:
 def _equal_time(part: Any) -> Any:
     if isinstance(part, dt.timedelta):
         return dt.timedelta(part.days, part.seconds, part.microseconds)
-    if part != part:  # a NaT of pandas
+    if part != part:  # pandas NaT
         return None
     if isinstance(part, dt.time):
-        # Drop nanoseconds and fold, because the comparison of times ignores them.
+        # Drop nanoseconds and fold, because comparing times ignores them.
         made = dt.time(part.hour, part.minute, part.second, part.microsecond, part.tzinfo)
         if made.utcoffset() is None:
             return made.replace(tzinfo=None)
@@ -155,7 +158,7 @@ def _equal_time(part: Any) -> Any:
     if offset is None:
         return moment
     try:
-        # The times in staged rows have this zone.
+        # Times in staged rows are in this time zone.
         return (moment - offset).replace(tzinfo=ZoneInfo("UTC"))
     except OverflowError:
         return moment - dt.datetime.min - offset
@@ -164,7 +167,7 @@ def _equal_time(part: Any) -> Any:
 def wanted_keys(
     columns: Columns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
 ) -> list[tuple[int, Key]]:
-    """Convert keys to the key types of a state, and return them with their numbers.
+    """Convert keys to a state's key types, and return them with their numbers.
 
     Keys with a NULL are left out. Before the first update, the list is empty.
 

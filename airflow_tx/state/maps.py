@@ -5,9 +5,10 @@
     counts.multi_update([("man",), ("dog",)], [CombinerValueUpdater(Count(), 2), CombinerValueUpdater(Count(), 1)])
     counts.commit(3)
 
-They guarantee the same as Trident: each update counts exactly once if writers take turns. Two gaps remain. A writer
-that was declared dead can still overwrite a value. A key that only a failed attempt updated keeps the value of that
-attempt. The fenced states of this package (SqlState …) close both gaps. Source: trident-state seed, protocol.md §7.
+They give the same guarantee as Trident: each update counts exactly once if writers take turns. Two gaps remain. A
+writer that was declared dead can still overwrite a value. A key that only a failed attempt updated keeps the value of
+that attempt. The fenced states of this package (SqlState …) close both gaps. Source: trident-state seed, protocol.md
+§7.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Writer:
     chunk: int | None = None
 
     def check(self, stored: StoredValue[Any], *, state: str, key: Any) -> None:
-        """Refuse to write over a value.
+        """Refuse to overwrite a value.
 
         :raises TxidBehind: a later transaction has written it.
         :raises ChunkConflict: another writer of the same grant has written it.
@@ -84,7 +85,7 @@ class TransactionalValue(Generic[_T]):
     :param token: the grant that wrote the value; None outside of a fenced state.
     :param chunk: number of the writer within that grant.
     :param updates: number of updates of `txid` in the value; None for all of its updates. A batch may update a key
-        several times, and be interrupted between two updates.
+        several times, and may be interrupted between these updates.
     """
 
     txid: int
@@ -101,9 +102,9 @@ class TransactionalValue(Generic[_T]):
     def update(
         self, txid: int, value: _T, token: Token | None = None, chunk: int | None = None
     ) -> TransactionalValue[_T]:
-        """Return what to store for `txid`: `value`, or the stored value if it already has this update."""
+        """Return the value to store after `txid`: `value`, or the stored value if it already contains this update."""
         _refuse_earlier(self.txid, txid)
-        # Record the writer even if the value stays the same. A replay then also detects that two
+        # Record the writer even if the value stays the same, so that a replay also detects that two
         # chunks have the same key.
         return TransactionalValue(txid, self.value if txid == self.txid else value, token, chunk)
 
@@ -121,7 +122,7 @@ class TransactionalValue(Generic[_T]):
 class OpaqueValue(Generic[_T]):
     """A value, the last transaction in it, and the value before that transaction (Trident's OpaqueValue).
 
-    It is exact even if a replay has other rows.
+    It is exact even if a replay has different rows.
 
     :param txid: the last transaction in the value.
     :param value: the value after that transaction; None if the key was removed.
@@ -149,7 +150,7 @@ class OpaqueValue(Generic[_T]):
     def update(
         self, txid: int, value: _T | None, token: Token | None = None, chunk: int | None = None
     ) -> OpaqueValue[_T]:
-        """Return what to store for `txid`. The caller has computed `value` from `get(txid)`."""
+        """Return the value to store after `txid`. The caller has computed `value` from `get(txid)`."""
         return OpaqueValue(txid, value, self.get(txid), token, chunk)
 
     def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> OpaqueValue[_T]:
@@ -162,9 +163,10 @@ class OpaqueValue(Generic[_T]):
         return self.rolled_back() if outranked else self
 
     def rolled_back(self) -> OpaqueValue[_T]:
-        """Undo the last transaction. A second call changes nothing. The value None means that the key is absent.
+        """Undo the last transaction.
 
-        The value keeps the txid and drops the grant, so any writer of this transaction may write next.
+        A second call changes nothing. The value None means that the key does not exist. The result keeps the txid but
+        not the grant, so any writer of this transaction may write next.
         """
         return replace(self, value=self.prev, token=None)
 
@@ -178,10 +180,10 @@ def updated_value(
     writer: Writer,
     combine: Callable[[_T | None], _T],
 ) -> StoredValue[_T]:
-    """Return the value to store under a key that `writer` may write.
+    """Check that `writer` may write to a key, and return the value to store.
 
     :param stored: the stored value; None if there is no such key.
-    :param combine: computes the new value from the value before the update. That value is None for a new key.
+    :param combine: computes the new value from the value before the update. For a new key, that value is None.
     """
     if stored is not None:
         return stored.updated(writer, combine)
@@ -219,7 +221,7 @@ class CombinerValueUpdater(Generic[_T]):
 
 
 class ReducerValueUpdater(Generic[_T]):
-    """Reduces the rows of a key into its value, one row after another, with a ReducerAggregator.
+    """Reduces a key's rows into its value, row by row, with a ReducerAggregator.
 
     :param aggregator: an object with `init()` and `reduce(current, row)`.
     :param rows: the rows of the key, in their order in the batch.
@@ -252,8 +254,8 @@ class Replace(Generic[_T]):
 # --- json values --------------------------------------------------------------------------------------------------
 # Convert keys and values of Trident's maps to exact, readable JSON text, for Redis and Memcached.
 #
-# Plain JSON stays unchanged. Any other value becomes an object with one field, whose name begins
-# with "$".
+# Plain JSON stays unchanged. Any other value becomes an object with one field, and the field name
+# begins with "$".
 
 
 def to_text(value: Any) -> bytes:
@@ -262,7 +264,7 @@ def to_text(value: Any) -> bytes:
 
 
 def from_text(data: bytes) -> Any:
-    """Read a value that `to_text` wrote. Raise ValueError if `to_text` cannot have written it."""
+    """Read a text from `to_text`. Raise ValueError for any other text."""
     try:
         return _value(json.loads(data))
     except (LookupError, TypeError, ArithmeticError) as error:
@@ -270,16 +272,17 @@ def from_text(data: bytes) -> Any:
 
 
 def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
-    """Read a value that a map of Storm's Trident has stored with the JSON serializer of its kind.
+    """Read a value that a Trident map in Storm has stored with the JSON serializer of its kind.
 
         counts = OpaqueMap(RedisMap("redis_default", prefix="counts"))
         counts.multi_put([("man",)], [from_trident(b"[7,5,3]", "opaque", committed=7)])
 
     :param data: the output of JSONOpaqueSerializer, JSONTransactionalSerializer or JSONNonTransactionalSerializer.
     :param kind: kind of the map: "opaque", "transactional" or "non-transactional".
-    :param committed: the last txid that Storm has committed. A later transaction is undone in an opaque value.
+    :param committed: the last txid that Storm has committed. If an opaque value contains a later transaction, this
+        transaction is undone.
     :return: the value after transaction `committed`; None if there was no value.
-    :raises StateError: the data is not such a value, or it contains a later transaction and is not opaque.
+    :raises StateError: the data is not such a value, or a value that is not opaque contains a later transaction.
     """
     problem = f"{str(data)[:80]} is not a value of a {kind} map of Trident"
     remedy = "Give the value as Trident's JSON serializer wrote it, and the kind of the map."
@@ -313,8 +316,7 @@ def key_text(key: tuple[Any, ...]) -> str:
 class MapTexts:
     """Converts the keys and values of one map to text and back.
 
-    It raises a StateError that names the map if JSON cannot represent a value, or if no map has written the stored
-    text.
+    It raises a StateError that names the map if JSON cannot represent a value, or if a stored text is not from a map.
     """
 
     state: str
@@ -326,7 +328,7 @@ class MapTexts:
             raise self._refused(f"key {key!r}: {error}") from None
 
     def text(self, name: str, value: Any) -> bytes:
-        """Return the value as JSON. `name` is the name of its key in the store, for messages."""
+        """Return the value as JSON. `name` is its key in the store, for messages."""
         try:
             return to_text(value)
         except (TypeError, ValueError) as error:
@@ -346,7 +348,7 @@ class MapTexts:
 
 def _key_part(part: Any) -> Any:
     if isinstance(part, float):
-        return part + 0.0  # one text for -0.0 and 0.0
+        return part + 0.0  # -0.0 and 0.0 have the same text
     return canonical_number(part) if isinstance(part, Decimal) and part.is_finite() else part
 
 
@@ -395,7 +397,7 @@ def _transactional(value: TransactionalValue[Any]) -> Any:
     return [value.txid, _plain(value.value), _plain_token(value.token), value.chunk, value.updates]
 
 
-# Check in this order, because a datetime is also a date.
+# Check in this order, because every datetime is also a date.
 _WRITE: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (OpaqueValue, "$opaque", _opaque),
     (TransactionalValue, "$transactional", _transactional),
@@ -434,9 +436,9 @@ def _value(plain: Any) -> Any:
 
 
 def portable(made: Any, *parts: str) -> Any:
-    """Copy a map or factory, with its address, for Spark executors. Return any other object unchanged.
+    """Copy a map or factory for Spark executors, including its address. Return any other object unchanged.
 
-    :param parts: names of the attributes that hold other maps.
+    :param parts: names of the attributes that contain other maps.
     """
     if not parts:
         return made.for_executors() if callable(getattr(made, "for_executors", None)) else made
@@ -455,7 +457,7 @@ _BEFORE_ALL = 0
 
 
 class BackingMap(Protocol[_V]):
-    """A store of values by key. It stores the value of one key completely or not at all."""
+    """A key-value store. It stores the value of a key either completely or not at all."""
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[_V | None]:
         """Return the value of each key, in the order of the keys. A key without a value gets None."""
@@ -488,18 +490,18 @@ class MapState(State, Protocol[_T]):
 
 
 def store_name(backing: Any) -> str:
-    """Return the name of a backing map. If it has no name, return the name of its class."""
+    """Return the name of a backing map, or its class name if it has no name."""
     return str(getattr(backing, "name", type(backing).__name__))
 
 
 def place_of(made: Any) -> Dataset | None:
-    """Return the result of the `dataset` method of a map, a factory or a state, or None if it has no such method."""
+    """Call the `dataset` method of a map, a factory or a state. Return None if there is no such method."""
     found = made.dataset() if callable(getattr(made, "dataset", None)) else None
     return found if isinstance(found, Dataset) else None
 
 
 class _Map(Generic[_V, _T]):
-    """The base class of the maps. It needs one get and one put per update, and caches what the open batch has written.
+    """The base class of the maps. An update needs one get and one put. Values written by the open batch are cached.
 
     :param backing: store of the values.
     :param name: name for messages and the ledger; None for the name of the store, or of its class.
@@ -531,10 +533,10 @@ class _Map(Generic[_V, _T]):
     ) -> None:
         """Begin the updates of `txid`. A second call for the same txid begins a replay.
 
-        :param txid: None for updates outside of transactions. No replay undoes or repeats them.
+        :param txid: None for updates outside of transactions, which replays do not undo or repeat.
         :param token: token of the grant, in a state with a fence.
         :param chunk: number of the writer within the grant.
-        :param found: the token in the fence before `token` raised it. It allows a cache to outlive its batch.
+        :param found: the token in the fence before `token` raised it. With it, a cache can outlive its batch.
         """
         self._txid = txid
         self._writer = Writer(txid or _BEFORE_ALL, token, chunk)
@@ -556,8 +558,7 @@ class _Map(Generic[_V, _T]):
         self._mine = {}
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
-        """Read the values that the current transaction sees, including its own updates. Outside of a transaction, read
-        the newest values."""
+        """Read the values that the current transaction sees, or the newest values outside of a transaction."""
         normal = [as_key(key) for key in keys]
         stored = self._stored(normal)
         return [copy.deepcopy(self._seen(stored[key], key in self._mine)) for key in normal]
@@ -565,7 +566,7 @@ class _Map(Generic[_V, _T]):
     def multi_update(
         self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
     ) -> list[_T | None]:
-        """Update the value of each key with one get and one put. Return the new values.
+        """Update the values of all keys with one get and one put. Return the new values.
 
         :raises TxidBehind: a later transaction has written one of the keys. Nothing was put.
         :raises StateError: an earlier update of the batch failed, so begin the batch again.
@@ -597,7 +598,7 @@ class _Map(Generic[_V, _T]):
         self.multi_update(keys, [Replace(value) for value in values])
 
     def for_executors(self) -> Any:
-        """Return a copy of the map that works in a process without Airflow."""
+        """Return a copy of the map for a process without Airflow."""
         return portable(self, "_backing")
 
     def _seen(self, stored: _V | None, mine: bool) -> _T | None:
@@ -606,7 +607,7 @@ class _Map(Generic[_V, _T]):
     def _updated(
         self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]
     ) -> _V | None:
-        """Return the value to store. Return the object `stored` itself if nothing must be stored."""
+        """Return the value to store, or the object `stored` itself if nothing must be stored."""
         raise NotImplementedError
 
     def _stored(self, keys: Sequence[Key]) -> dict[Key, _V | None]:
@@ -692,7 +693,7 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
 class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     """Stores each value with its last txid and the value before that transaction.
 
-    Updates count exactly once even if a replay has other rows.
+    Updates count exactly once even if a replay has different rows.
 
     A removed key is stored as None, so that a replay can restore the key.
 
@@ -728,7 +729,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     def _updated_outside(
         self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]
     ) -> OpaqueValue[_T]:
-        """Update the newest value, and the value before the last transaction. A replay starts from the latter."""
+        """Update the newest value and the previous value, from which a replay starts."""
         if stored is None:
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)
         value, prev = (updater.update(copy.deepcopy(each)) for each in (stored.value, stored.prev))
@@ -736,14 +737,14 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
 
 
 # --- snapshot -----------------------------------------------------------------------------------------------------
-# A state of one value, for an aggregation without keys. Source: trident-state seed (Snapshottable).
+# A single-value state, for an aggregation without keys. Source: trident-state seed (Snapshottable).
 
 
 GLOBAL = ("$GLOBAL$",)
 
 
 class Snapshottable(State, Protocol[_T]):
-    """A state that keeps one value."""
+    """A state that stores a single value."""
 
     def get(self) -> _T | None:
         """Read the value from which the current transaction starts. Return None if there is no value."""
@@ -756,15 +757,15 @@ class Snapshottable(State, Protocol[_T]):
 
 
 class SnapshottableMap(Generic[_T]):
-    """A state of one value, which a map stores under one key. It also has the methods of a map.
+    """A single-value state that stores its value in a map, under a fixed key. It also has the methods of a map.
 
     :param map_state: the map.
-    :param key: the fixed key of the value.
+    :param key: the fixed key.
     """
 
     def __init__(self, map_state: MapState[_T], key: Sequence[Any] = GLOBAL) -> None:
         self.name = store_name(map_state)
-        # A map that a user writes may have no `kind`.
+        # A user-defined map may have no `kind`.
         self.kind = StateKind(getattr(map_state, "kind", StateKind.NON_TRANSACTIONAL))
         self._map = map_state
         self._key = tuple(key)
@@ -782,7 +783,7 @@ class SnapshottableMap(Generic[_T]):
         self._map.commit(txid)
 
     def for_executors(self) -> Any:
-        """Return a copy of the state that works in a process without Airflow."""
+        """Return a copy of the state for a process without Airflow."""
         return portable(self, "_map")
 
     def get(self) -> _T | None:
@@ -807,7 +808,7 @@ class SnapshottableMap(Generic[_T]):
 
 
 # --- cached -------------------------------------------------------------------------------------------------------
-# A cache whose values are never older than the values of the store. Source: trident-state seed
+# A cache whose values are never older than the stored values. Source: trident-state seed
 # (CachedMap), protocol.md §7.
 
 
@@ -815,10 +816,10 @@ class CachedMap(Generic[_V]):
     """Caches the most recently used values between a map and its store: `OpaqueMap(CachedMap(backing))`.
 
     The cache works only inside a batch. A new batch empties it, unless the fence proves that no other writer has
-    written since the last batch of this cache. See `begin_commit`.
+    written since this cache's last batch. See `begin_commit`.
 
     :param backing: store of the values.
-    :param size: maximum number of keys. The least recently used key is dropped first.
+    :param size: maximum number of keys. The least recently used key is evicted first.
     """
 
     def __init__(self, backing: BackingMap[_V], size: int = 10_000) -> None:
@@ -843,12 +844,12 @@ class CachedMap(Generic[_V]):
     def begin_commit(
         self, txid: int | None, *, token: Token | None = None, found: Token | None = None
     ) -> None:
-        """Begin a batch. Keep the cached values only if no other writer can have changed them.
+        """Begin a batch. Keep the cached values only if no other writer can have changed the stored values.
 
         :param token: token of the grant.
         :param found: the token in the fence before `token` raised it. If it is the token of the last batch that this
-            object completed, no other writer has written since. If the batch is replayed, its writes have been undone,
-            so the cache is emptied.
+            object completed, no other writer has written since then. If the batch is a replay, the earlier writes have
+            been undone, so the cache is emptied.
         """
         ended = self._ended
         self._ended = None
@@ -868,7 +869,7 @@ class CachedMap(Generic[_V]):
         self._ended = self._token
 
     def for_executors(self) -> CachedMap[_V]:
-        """Return a copy of the cache that works in a process without Airflow."""
+        """Return a copy of the cache for a process without Airflow."""
         copied: CachedMap[_V] = portable(self, "_backing")
         return copied
 

@@ -32,14 +32,14 @@ from airflow_tx.state.maps import (
 # Read and conditionally write many keys on several Memcached servers, over pymemcache's
 # connections.
 #
-# pymemcache has no bulk cas or add. This client sends them in Memcached's text protocol, 1,000 at a
-# time.
+# pymemcache does not support bulk cas or add, so this client sends them in Memcached's text
+# protocol, 1,000 at a time.
 
 
 _PORT = 11211
 LONGEST_KEY = 250
-# Number of writes that are sent before their replies are read. These replies fit into the buffers
-# of a connection, so that no side waits for the other.
+# Number of writes that are sent before their replies are read. These replies fit into the
+# connection buffers, so that neither side waits for the other.
 _AT_ONCE = 1_000
 _DONE = {b"STORED", b"DELETED"}
 _OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
@@ -68,7 +68,10 @@ class MemcachedWrite:
 
 
 class MemcachedClient:
-    """Assigns keys to servers, always in the same way. A server has `timeout` seconds to connect and to answer."""
+    """Assigns each key to the same server every time.
+
+    A server has `timeout` seconds to accept a connection and to respond.
+    """
 
     def __init__(self, servers: Sequence[tuple[str, int]], *, state: str, timeout: float) -> None:
         try:
@@ -150,7 +153,7 @@ class MemcachedClient:
                 state=self._state, problem=problem, remedy="Some values may be stored."
             ) from None
         except BaseException:
-            # Close the connection. Its next user would read the remaining replies as its own.
+            # Close the connection. Otherwise, its next user would read the remaining replies.
             client.close()
             raise
 
@@ -166,7 +169,7 @@ def _lines(sock: Any, count: int) -> list[bytes]:
 
 
 def _weight(server: str, key: str) -> bytes:
-    # Rendezvous hashing: if a server is added or removed, only its own keys move.
+    # Rendezvous hashing: if a server is added or removed, only this server's keys move.
     return hashlib.blake2b(f"{server} {key}".encode(), digest_size=8).digest()
 
 
@@ -218,18 +221,18 @@ _MAPS: Mapping[StateKind, Any] = {
 class MemcachedMap(Described):
     """A backing map in Memcached: values as JSON, read and written in bulk.
 
-    A key is `<prefix>["man"]`, percent-encoded where Memcached demands it. A key of more than 250 bytes becomes
-    `<prefix>#` and its SHA-256. With several servers, each key belongs to one server. If that server does not answer,
+    A key is `<prefix>["man"]`, percent-encoded where Memcached requires it. A key of more than 250 bytes becomes
+    `<prefix>#` and its SHA-256. With several servers, each key belongs to one server. If that server does not respond,
     the map does not use another server, because the key has no value there.
 
-    A value is replaced only if no writer has replaced it since the map read it. The map uses gets and cas, or add if
-    there was no value. This refuses most outdated writers, but not all. An outdated writer that reads after the other
-    writer has written is accepted as a later writer. A second write of a key within a batch also counts as later.
+    A value is replaced only if no other writer has replaced it since the map read it. The map uses gets and cas, or add
+    if there was no value. This refuses most outdated writers, but not all. If an outdated writer reads after the other
+    writer has written, it is accepted as a later writer. A second write of a key within a batch also counts as later.
 
     :param servers: "host:port" or (host, port) for each server, or the id of an Airflow connection of type memcached.
         The connection is looked up when the map is used.
     :param prefix: the beginning of all keys, without spaces.
-    :param timeout: seconds within which a server must answer.
+    :param timeout: seconds within which a server must respond.
     """
 
     def __init__(self, servers: Servers, *, prefix: str = "", timeout: float = 10.0) -> None:
@@ -253,7 +256,7 @@ class MemcachedMap(Described):
 
         Return None for a key without a value, and for a value that the server has evicted.
 
-        :raises StateUnavailable: a server does not answer.
+        :raises StateUnavailable: a server does not respond.
         :raises StateError: a key has a value that this map did not write.
         """
         names = list(map(self._key, keys))
@@ -268,7 +271,7 @@ class MemcachedMap(Described):
         """Store the value of each key. None removes the key.
 
         :raises StateError: another writer has replaced a value since it was read. Other values may be stored.
-        :raises StateUnavailable: a server does not answer. Some values may be stored.
+        :raises StateUnavailable: a server does not respond. Some values may be stored.
         """
         names = list(map(self._key, keys))
         writes = list[MemcachedWrite]()
@@ -291,12 +294,15 @@ class MemcachedMap(Described):
             raise StateError(state=self.name, problem=problem, remedy=remedy)
 
     def dataset(self) -> Dataset:
-        """Return the place of the map for OpenLineage, which names all servers. The servers share the keys."""
+        """Return the OpenLineage dataset of the map.
+
+        It names all servers, because the keys are distributed among them.
+        """
         servers = ",".join(f"{host}:{port}" for host, port in self._addresses())
         return Dataset(f"memcached://{servers}", self.prefix or "/")
 
     def for_executors(self) -> MemcachedMap:
-        """Return a copy of the map, with its servers, for a process without Airflow."""
+        """Return a copy of the map, including its servers, for a process without Airflow."""
         return MemcachedMap(self._addresses(), prefix=self.prefix, timeout=self._timeout)
 
     def _key(self, key: Key) -> str:
@@ -308,7 +314,7 @@ class MemcachedMap(Described):
 
     @cached_property
     def _read(self) -> dict[str, bytes | None]:
-        """The version of each key that the last get has read. None for a key without a value."""
+        """The version of each key as of the last get; None for a key without a value."""
         return {}
 
     @cached_property
@@ -331,14 +337,14 @@ class MemcachedState(Described):
 
     A state counts each update exactly once if writers take turns and Memcached loses no value. If Memcached evicts a
     value, or loses it in a restart, the key silently starts again without a value. Also, a committer that was declared
-    dead can still write if it resumes before its get (docs/stores.md). RedisState and SqlState do not have these two
-    gaps.
+    dead can still write if it was paused before its get and then resumes (docs/stores.md). RedisState and SqlState do
+    not have these two gaps.
 
     :param servers: "host:port" or (host, port) for each server; or the id of an Airflow connection of type memcached.
     :param kind: "opaque", "transactional" or "non-transactional".
     :param prefix: the beginning of all keys.
     :param cache: maximum number of values that this process caches during a batch; None for no cache.
-    :param timeout: seconds within which a server must answer.
+    :param timeout: seconds within which a server must respond.
     """
 
     def __init__(
@@ -398,11 +404,11 @@ class MemcachedState(Described):
         return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
 
     def dataset(self) -> Dataset:
-        """Return the place of the states for OpenLineage."""
+        """Return the OpenLineage dataset of the states."""
         return self._backing().dataset()
 
     def for_executors(self) -> MemcachedState:
-        """Return a copy of the factory, with its servers, for a process without Airflow."""
+        """Return a copy of the factory, including its servers, for a process without Airflow."""
         copied = copy.copy(self)
         copied.servers = self._backing().for_executors().servers
         return copied

@@ -1,7 +1,7 @@
-"""States in memory: a backing map, and a fenced state that follows the rules of SqlState in their shortest form.
+"""States in memory: a backing map, and a fenced state that follows the rules of SqlState in the simplest form.
 
-They are for tests and for the model explorer. Among the threads of one process, the fenced state has the guarantees of
-SqlState, until the process ends.
+They are for tests and for the model explorer. Among the threads of a single process, the fenced state has the same
+guarantees as SqlState, until the process ends.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _Stored = StoredValue[Cells]
 _V = TypeVar("_V")
 Snapshot = tuple[Fence | None, frozenset[tuple[Cells, _Stored]], tuple[StoredReceipt, ...]]
 
-# All databases share one lock, because a lock inside a database could not be copied. A transaction
-# is only a few dict lookups.
+# All databases share one lock, because a database with its own lock could not be copied.
+# Transactions are short: a few dict lookups.
 _LOCK = threading.RLock()
 
 
@@ -91,7 +91,7 @@ class MemoryDatabase:
         self.receipts = list(snapshot[2])
 
     def take(self, other: MemoryDatabase) -> None:
-        """Replace the content by the content of another database, which is not used any longer."""
+        """Replace the content with the content of another database, which must not be used any longer."""
         self.fence = other.fence
         self.rows = other.rows
         self.receipts = other.receipts
@@ -111,7 +111,7 @@ class MemoryState(StoredState, SoleWriterState):
     :param kind: "opaque" or "transactional".
     :param types: type by key column. A column without a type gets the type of its first row.
     :param max_value_bytes: maximum size of a value in bytes; None for any size.
-    :param database: the content; None for a new one. Two states over one database are two writers of one store.
+    :param database: the content; None for a new one. Two states that share a database act as two writers of one store.
     :param store: a name for the store. States with the same store are written in one transaction, like tables of one
         database. None for a separate store.
     """
@@ -222,7 +222,7 @@ class MemoryState(StoredState, SoleWriterState):
     ) -> list[Cells]:
         """Convert rows to cells, with the key columns first. Raise StateError if a row does not fit.
 
-        :param database: the database that decides the types of the keys; None for the database of the state.
+        :param database: the database that determines the key types; None for the database of the state.
         """
         checks = CheckedRows(self.columns)
         if not given:
@@ -233,7 +233,7 @@ class MemoryState(StoredState, SoleWriterState):
         return list(zip(*columns, strict=True))
 
     def _found_types(self, database: MemoryDatabase) -> dict[str, str]:
-        """Return the types of the key columns, as the first update has decided them."""
+        """Return the types of the key columns, which the first update has determined."""
         found = next(iter(database.rows), ())
         return {
             name: kind
@@ -272,7 +272,7 @@ class MemoryState(StoredState, SoleWriterState):
     def combined(
         self, key: Cells, deltas: Cells, base: Cells | None, *, replacing: bool = False
     ) -> Cells:
-        """Combine the stored values of a key with deltas, and return the result in its stored form."""
+        """Combine a key's stored values with deltas, and return the result in stored form."""
         before = None if base is None else self._thawed(base)
         return self._frozen(self.columns.combined(key, before, deltas, replacing=replacing))
 
@@ -316,8 +316,8 @@ class _MemoryTransaction:
         if write.undoing:
             assert self._draft.fence is not None
             self._draft.fence = replace(self._draft.fence, applied=False)
-            # Undo the rows as if another grant had written them, because this grant may now write
-            # them in other chunks.
+            # Undo the rows as if another grant had written them, because this grant may now divide
+            # them into chunks differently.
             self._writer = Writer(write.grant.txid)
             self._roll_back()
         if write.require is not None:

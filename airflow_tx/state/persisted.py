@@ -1,4 +1,4 @@
-"""The adapters by which a commit uses states that users write. Source: Trident's partitionPersist."""
+"""The adapters through which a commit uses user-defined states. Source: Trident's partitionPersist."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from airflow_tx.state.trident import (
 )
 
 # --- query --------------------------------------------------------------------------------------------------------
-# Look up rows in a state in bulk. Users write the classes that create, query and update such a
-# state.
+# Look up rows in a state in bulk. Users can write their own classes that create, query and update
+# such a state.
 # Source: trident-state seed.
 
 
@@ -69,10 +69,7 @@ class StateFactory(Protocol[S_co]):
 
 
 class QueryFunction(Protocol[S_contra, _T]):
-    """Queries a state about rows.
-
-    The first method looks up all rows, and the second one adds the results to each row.
-    """
+    """Queries a state for rows. The first method looks up all rows, and the second one adds the results to each row."""
 
     def batch_retrieve(self, state: S_contra, rows: Sequence[StateRow]) -> Sequence[_T]:
         """Look up the rows, and return one result per row, in their order."""
@@ -111,7 +108,7 @@ def for_readers(state: Any, *, local: bool) -> Any:
 def results_of(
     state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T]
 ) -> Iterator[tuple[int, StateRow]]:
-    """Query a state about rows. Yield the fields to add to each row, with the number of the row.
+    """Query a state for each row. Yield the fields to add to the row, with the row number.
 
     :raises StateError: the function does not return one result per row.
     """
@@ -156,14 +153,14 @@ def state_query(
         found = state_query(current_batch().read(), state=carriers)              # adds the value columns
         known = [row for row in found if row["name"] is not None]                # what Trident's FilterNull does
 
-    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, all values are exactly the
-    values after one transaction. In the processing phase other transactions commit at the same time. One look-up may
-    then see a transaction that the next one does not see. Values of an open commit may still change.
+    Inside `commit_phase`, all values are exactly the values after one transaction. The same applies to a task after the
+    commit, unless a later transaction commits before the task reads. In the processing phase, other transactions commit
+    at the same time. Two look-ups may then see different transactions. Values of an open commit may still change.
 
     :param rows: the rows. They are read on demand, and at most `batch_size` rows are in memory.
-    :param state: any state of this package, a map, a state that you write, or a StateFactory. If you pass an update
-        from `partition_persist` or `persistent_aggregate`, its state is queried. A state without updates is a static
-        state, such as `StaticState` or a table that you fill by hand.
+    :param state: any state of this package, a map, your own state, or a StateFactory. For an update from
+        `partition_persist` or `persistent_aggregate`, its state is queried. A state without updates is a static state,
+        such as `StaticState` or a table that you fill by hand.
     :param query: the query function; None for `MapGet()`.
     :param batch_size: number of rows in one look-up.
     :raises StateError: the state refuses a row, or the function does not return one result per row.
@@ -207,7 +204,9 @@ def _answered(
 def new_values_stream(
     rows: Iterable[StateRow], *, state: QueryableState, batch_size: int = 10_000
 ) -> Iterator[dict[str, Any]]:
-    """Look up the new values of the keys that an update has written, each key once (Trident's newValuesStream).
+    """Look up the new values of the keys that an update has written.
+
+    Each key is looked up once (Trident's newValuesStream).
 
     Use it in `commit_phase`, in a task after the committer that wrote these values. A replay returns the same values
     again.
@@ -224,7 +223,7 @@ def new_values_stream(
             key = tuple(row.get(name) for name in names)
             if key not in seen:
                 seen.add(key)
-                # leave out a missing key field, because the look-up then reports the row
+                # omit a missing key field; the look-up then reports the row
                 yield {name: row[name] for name in names if name in row}
 
     return state_query(keys(), state=state, batch_size=batch_size)
@@ -233,10 +232,10 @@ def new_values_stream(
 class MapGet:
     """Looks up the key of each row, and adds the stored values to the row. If there is no such key, each value is None.
 
-    :param keys: the fields of a row that form the key, in the order of the key columns. None if these fields have the
-        names of the key columns.
+    :param keys: the fields of a row that form the key, in the order of the key columns. None if these fields are named
+        like the key columns.
     :param values: the fields to add. For a state with value columns, name some of these columns, or pass None for all.
-        A map has no column names. So choose a name for its value, or several names if its values are dicts.
+        A map has no column names, so choose a name for its value, or several names if its values are dicts.
     """
 
     def __init__(
@@ -316,7 +315,8 @@ class StaticState:
         state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))
         state_query(rows, state=StaticState(LocationDBFactory()), query=QueryLocation())
 
-    :param values: value by key, where a tuple is a key of several columns; or a factory, called at the first query.
+    :param values: value by key, where a tuple is a key of several columns; or a factory, which is called on the first
+        query.
     """
 
     def __init__(self, values: Mapping[Any, Any] | StateFactory[Any]) -> None:
@@ -344,7 +344,7 @@ class StaticState:
 
     @cached_property
     def state(self) -> Any:
-        """Return the state that a query reads: this object, or the state that the factory has created."""
+        """Return the state that a query reads: this object, or the state created by the factory."""
         return self if isinstance(self._values, Mapping) else made_by(self._values)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
@@ -375,7 +375,7 @@ class Updated:
 
 @dataclass(frozen=True)
 class Writers:
-    """The parallel writers of an update, as the tasks of Trident's partitionPersist.
+    """The parallel writers of an update, like the tasks of Trident's partitionPersist.
 
     :param count: number of writers. A factory makes a state for each of them.
     :param by: the fields of a row that choose its writer.
@@ -409,14 +409,14 @@ class PersistedState(TridentState):
     """Applies the rows of a transaction: first `begin_commit(txid)`, then the updater, and then `commit(txid)`.
 
     The attribute `kind` of the state determines whether the rows of a replay count twice. If its attribute
-    `can_roll_back` is true, `begin_commit(txid)` undoes all updates of that txid, also for keys that the following rows
-    do not have. An opaque map without this attribute is wrapped, so that it undoes them. A skipped transaction has no
-    rows, and the updater is not called.
+    `can_roll_back` is true, `begin_commit(txid)` undoes all updates of that txid, including keys that do not occur in
+    the following rows. An opaque map without this attribute is wrapped, so that it undoes them. A skipped transaction
+    has no rows, and the updater is not called.
 
     :param state: a state with `begin_commit` and `commit`, or a factory with `make_state`.
     :param updater: an object with `update_state(state, rows)`.
     :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
-    :param writers: the writers that write in parallel.
+    :param writers: the parallel writers.
     """
 
     left_out = ("writers",)
@@ -467,14 +467,14 @@ class PersistedState(TridentState):
             part, numbers = own
             return update(part, grant.txid, [given[number] for number in numbers], self.updater)
 
-        # If one writer fails, the others end before the task tries the commit again.
+        # If one writer fails, wait for the others before the task retries the commit.
         with ThreadPoolExecutor(min(len(self.state.parts), _MOST_THREADS)) as pool:
             done = list(pool.map(write, self.state.shared_out(given)))
         return Updated(len(given), list(chain.from_iterable(done)))
 
     @cached_property
     def state(self) -> Any:
-        """Create the state, or one state for each of several writers, on first use."""
+        """Create the state on first use, or one state per writer if there are several writers."""
         count = self._writers.count
         if count == 1:
             return self._made()
@@ -513,7 +513,7 @@ def as_fenced(
 def as_aggregate(
     state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None
 ) -> Any:
-    """Add key and value columns to a state without columns. The caller refuses an object that is not a state.
+    """Add key and value columns to a state without columns. Return an object that is not a state unchanged.
 
     :raises ConfigError: the state has its own columns, or cannot keep values by key.
     """
@@ -546,12 +546,12 @@ def as_aggregate(
 
 
 # --- trial --------------------------------------------------------------------------------------------------------
-# The states of a trial. They begin with the values of the real states, to which they never write.
+# The states of a trial. They start with the values of the real states, but never write to them.
 
 
 @dataclass(frozen=True)
 class TrialChange:
-    """A change that a real run would make in one value column of one key.
+    """A change that a real run would make to one value column of one key.
 
     :param key: value by key column.
     :param before: the value in the real state; None if the key is new.
@@ -586,7 +586,7 @@ class TrialState(MemoryState):
         return repr(self.real)
 
     def for_executors(self) -> None:
-        """Return None, so that the trial stays in this process."""
+        """Return None, because a trial must stay in this process."""
 
     def changes(self) -> Iterator[TrialChange]:
         """Yield the changes that the trial makes, in the order of the keys."""
@@ -638,7 +638,7 @@ class TrialState(MemoryState):
 
 
 class TrialRows(FencedState):
-    """Stores the rows that a real run would write to a state without columns.
+    """Collects the rows that a real run would write to a state without columns.
 
     :param real: the state of the DAG. The trial does not query it.
     """
@@ -669,10 +669,10 @@ class TrialRows(FencedState):
 
 
 class TrialUpdates(PersistedState):
-    """Runs the updater of a map on a copy of the map's values, and stores the rows.
+    """Runs a map's updater on a copy of the map's values, and stores the rows.
 
     :param real: the map of the DAG, with its updater.
-    :param asked: whether the values come from the real map; if False, the copy begins empty.
+    :param asked: whether the copy takes its values from the real map; if False, it starts empty.
     """
 
     def __init__(self, real: PersistedState, *, asked: bool) -> None:
@@ -690,7 +690,7 @@ class TrialUpdates(PersistedState):
 
 
 class _CopiedMap(MemoryMap[Any]):
-    """A copy of a map. It reads values from the original map until the trial replaces them."""
+    """A copy of a map, which reads values from the original map until the trial replaces them."""
 
     def __init__(self, real: Any) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Check and convert the rows of an update in portions, in the same way for every store.
 
-Deltas are checked before they reach the store. So every store refuses the same rows with the same message.
+Deltas are checked before they reach the store. As a result, every store refuses the same rows with the same message.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class _Seen:
         self._portions: list[Sequence[Any]] = []
 
     def add(self, keys: Sequence[Any]) -> bool:
-        """Add a portion of keys. Return for each key whether it is new."""
+        """Add a portion of keys. For each key, return whether it is new."""
         before = len(self._keys)
         self._keys.update(keys)
         self._portions.append(keys)
         return len(self._keys) == before + len(keys)
 
     def repeated(self) -> int:
-        """Return the number of the first key in the newest portion that is not new."""
+        """Return the number of the first key in the newest portion that has occurred before."""
         *earlier, last = self._portions
         found = set(chain.from_iterable(earlier))
         for number, key in enumerate(last):
@@ -59,7 +59,7 @@ class CheckedRows:
     columns: Columns
 
     def key_types(self, first: Mapping[str, Any]) -> dict[str, str]:
-        """Return the type of each key column. The type is from the state's `types`, or otherwise from the first row.
+        """Return the type of each key column, as given in the state's `types` or else determined by the first row.
 
         :raises StateError: the row has no usable value for a key column.
         """
@@ -81,7 +81,7 @@ class CheckedRows:
     ) -> Iterator[list[Sequence[Any]]]:
         """Divide the rows into portions.
 
-        A portion is a list of columns in their types: first the keys, then the deltas.
+        A portion is a list of converted columns: first the keys, then the deltas.
 
         :raises StateError: a row does not fit, or a key occurs twice. The message names the row.
         """
@@ -146,8 +146,8 @@ class CheckedRows:
             given = [list(map(itemgetter(name), portion)) for name in kinds]
         except (KeyError, TypeError, IndexError):
             given = []
-        # Each column is among the fields, and there are as many fields as columns, so no field is
-        # left over.
+        # Every column has a field, and there are as many fields as columns, so no field is left
+        # over.
         if not given or (not others and set(map(len, portion)) != {len(kinds)}):
             for number, row in enumerate(portion, start):
                 self._check_names(row, number, list(kinds), others=others)
@@ -253,14 +253,14 @@ _Row = Mapping[str, Any]
 _Key = tuple[Hashable, ...]
 _ROWS_AT_ONCE = 10_000
 _PLAIN = {int, str, float, bool, bytes, Decimal, dt.date}
-"""Classes of values of which equal values are the same key.
+"""Classes whose equal values are always the same key.
 
-Datetimes are not included, because two times that compare equal can be an hour apart when daylight saving time ends.
+Datetimes are excluded: when daylight saving time ends, two times that compare equal can be an hour apart.
 """
 
 
 def has_reducers(state: FencedState) -> bool:
-    """Return whether a value column of a state has a reducer. Such a state accepts several rows per key."""
+    """Return whether any value column of a state has a reducer. Such a state accepts several rows per key."""
     return bool(reducers_of(state.columns))
 
 
@@ -285,7 +285,7 @@ def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any
 def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
     """Combine rows that are sorted by key.
 
-    Only the rows of one key are in memory. Raises the same errors as `combined`.
+    Only the rows of one key are in memory at a time. Raises the same errors as `combined`.
     """
     keys = state.columns.keys
     for _, run in groupby(rows, lambda row: tuple(row[name] for name in keys)):
@@ -293,9 +293,9 @@ def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
 
 
 def combined_at_once(rows: Iterable[_Row], state: Any) -> dict[str, Any]:
-    """Combine all rows into the one row of a state without keys.
+    """Combine all rows into the single row of a state without keys.
 
-    A reducer iterates `rows` again, so no row stays in memory.
+    A reducer iterates over `rows` again, so that rows do not stay in memory.
     """
     group = _Group(state, keep_rows=False).add_all(rows)
     return {**next(group.rows(), {}), **dict.fromkeys(reducers_of(state.columns), rows)}
@@ -384,7 +384,8 @@ class _Group:
         if len(known) <= 1 and known <= _PLAIN:
             return
         if self._key_types is None:
-            # Read the types only when they are needed, because reading them may take a request.
+            # Read the types only when they are needed, because this may take a request to the
+            # store.
             stored = getattr(self._state, "key_types", None)
             self._key_types = (stored and stored()) or self._types_of_first()
         # A key that was combined earlier may not fit this type. The state then refuses the key.

@@ -21,7 +21,7 @@ def _datasketches() -> Any:
 
 @dataclass(frozen=True)
 class HllSketch:
-    """A HyperLogLog sketch of Apache DataSketches, the same as from Spark's hll_sketch_agg.
+    """A HyperLogLog sketch of Apache DataSketches, as created by Spark's hll_sketch_agg.
 
     :param lg_k: binary logarithm of the number of buckets, from 4 to 21.
     """
@@ -47,7 +47,7 @@ class HllSketch:
         return self._image(self._empty())
 
     def init(self, value: Any) -> bytes | None:
-        """Create a sketch of one value. The value is a text or an integer, and is hashed as in Spark."""
+        """Create a sketch of one value, which must be a text or an integer. It is hashed as in Spark."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (str, int)):

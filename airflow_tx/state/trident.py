@@ -1,9 +1,9 @@
-"""The adapter by which a commit uses a state with Trident's two methods, or a factory of such states.
+"""The adapter through which a commit uses a state with Trident's two methods, or a factory of such states.
 
 Source: trident-state seed.
 
-Such a state has no fence. The ledger keeps commits in order, and the values of a map contain what a replay needs. But
-nothing refuses a late write of a committer that was declared dead, and a loss of values in the store is not detected.
+Such a state has no fence. The ledger keeps commits in order, and a map's values contain what a replay needs. But a late
+write by a committer that was declared dead is not refused, and lost values in the store are not detected.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from airflow_tx.state.maps import (
 from airflow_tx.state.rows import CheckedRows
 
 # --- roll back ----------------------------------------------------------------------------------------------------
-# A map that can be rolled back, because it also stores a note of the keys that a transaction
-# updates. Source: protocol.md §7.
+# A map that can be rolled back, because it also records the keys that a transaction updates.
+# Source: protocol.md §7.
 #
 # Trident's opaque values undo the update of a key when a replay updates the key again. A key that
-# only the failed attempt updated would keep its value. The note names all updated keys, so the
-# replay undoes them all.
+# only the failed attempt updated would keep its value. The record lists all updated keys, so the
+# replay undoes all updates.
 
 
 _T = TypeVar("_T")
 NOTE = "$KEYS$"
-# Maximum number of keys in a note. Memcached accepts values up to 1 MiB. A key has up to 1 KiB, and
-# a stored note includes the previous note.
+# Maximum number of keys in a record. Memcached accepts values up to 1 MiB. A key has up to 1 KiB,
+# and a stored record includes the previous one.
 _KEYS_A_NOTE = 200
 _NOTES_AT_ONCE = 10
 
@@ -61,13 +61,13 @@ class Same:
 class RollBackMap(SnapshottableMap[Any]):
     """Rolls back an opaque map when a transaction begins again: `RollBackMap(OpaqueMap(backing))`.
 
-    Before an update, the map stores a note of the keys under a key of its own. This takes one more put. `begin_commit`
-    of the same txid restores the earlier value of each noted key.
+    Before an update, the map stores a list of the keys under a key of its own, with one additional put. `begin_commit`
+    of the same txid restores the earlier value of each listed key.
 
-    :param map_state: an opaque map. Its store must accept texts as values. Besides the user's keys, it must accept keys
-        of two parts.
-    :param index: number of the writer. Each writer has its own notes, because several writers may share a store.
-    :param writers: how many writers the update has.
+    :param map_state: an opaque map. Its store must accept texts as values and, besides the user's keys, keys with two
+        parts.
+    :param index: number of the writer. Each writer has its own lists, because several writers may share a store.
+    :param writers: the number of writers of the update.
     """
 
     can_roll_back = True
@@ -107,7 +107,7 @@ class RollBackMap(SnapshottableMap[Any]):
         super().multi_put(keys, values)
 
     def holds(self, txid: int) -> bool:
-        """Return whether the map may have values of a transaction."""
+        """Return whether the map may contain values of a transaction."""
         return next(self._touched(txid), None) is not None
 
     def _note(self, keys: Sequence[Sequence[Any]]) -> None:
@@ -138,7 +138,7 @@ class RollBackMap(SnapshottableMap[Any]):
         return [(NOTE, each * self._writers + self._index) for each in range(start, start + number)]
 
     def _touched(self, txid: int) -> Iterator[list[Key]]:
-        """Yield the keys that the map has noted for a transaction. Stop at a note of another transaction."""
+        """Yield the keys that the map has recorded for a transaction. Stop at a record of another transaction."""
         for start in count(0, _NOTES_AT_ONCE):
             for text in self._map.multi_get(self._names(start, _NOTES_AT_ONCE)):
                 noted = None if text is None else from_text(text)
@@ -148,7 +148,7 @@ class RollBackMap(SnapshottableMap[Any]):
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
-# One state for each of several writers of an update. Each writer gets the rows of its partition.
+# One state for each parallel writer of an update. Each writer gets the rows of its partition.
 # Source: Trident's partitionBy.
 
 
@@ -174,7 +174,9 @@ class PartitionedState:
             part.commit(txid)
 
     def shared_out(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, list[int]]]:
-        """Yield the state of each partition, with the numbers of its rows. The list of numbers may be empty.
+        """Yield the state of each partition, with the numbers of the rows in the partition.
+
+        The list of numbers may be empty.
 
         :raises StateError: a row lacks a field that chooses its partition.
         """
@@ -233,13 +235,13 @@ def made_by(
 
 
 class TridentState(FencedState):
-    """Begins, commits and undoes transactions in a state without a fence.
+    """Begins, commits and undoes transactions in a state without a fence, whose class may be user-defined.
 
-    Users may write the class of such a state. Only TridentState reads the attributes of the state.
+    Only TridentState reads the state's attributes.
 
     :param given: a state or a factory. The factory is called when the state is used, not when Airflow parses a DAG.
     :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
-    :param option: name of the function to which the state was passed, for messages.
+    :param option: name of the function that the state was passed to, for messages.
     :param rolls_back: whether an opaque state without an attribute `can_roll_back` can roll back; None if only maps
         can.
     :param conf: the argument of a factory. It is never shown.
@@ -315,9 +317,7 @@ class TridentState(FencedState):
             )
 
     def pass_over(self, grant: Grant) -> None:
-        """Undo a skipped transaction in a state that can roll back.
-
-        To undo it, begin the transaction again, without rows.
+        """Undo a skipped transaction in a state that can roll back, by beginning it again without rows.
 
         :raises StateError: the undo failed. The transaction stays open, and you can repeat the skip.
         """
@@ -355,7 +355,7 @@ def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
 
 
 # --- aggregate ----------------------------------------------------------------------------------------------------
-# The adapter by which a commit uses a map, or a single value, that aggregators update. Source:
+# The adapter through which a commit uses a map or a single value that aggregators update. Source:
 # Trident's persistentAggregate.
 
 
@@ -369,7 +369,7 @@ class TridentAggregate(TridentState, QueryableState):
     Without key columns, it combines them into one value.
 
     With one value column, the map stores its value under the key, as in Trident. With several, it stores a dict of
-    their values. A single value that is NULL removes its key.
+    their values. If the single value is NULL, its key is removed.
 
     :param given: a map, or a factory of maps. Without key columns, it may also be a Snapshottable or a factory of
         Snapshottables.
@@ -459,7 +459,7 @@ class TridentAggregate(TridentState, QueryableState):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """Return the type of each key column. Return None if this process has not written rows yet."""
+        """Return the type of each key column, or None if this process has not written rows yet."""
         return self._found_types if self.columns.keys else {}
 
     def _updates(
@@ -483,7 +483,7 @@ class TridentAggregate(TridentState, QueryableState):
 
 @dataclass(frozen=True)
 class _Combined:
-    """Combines the stored value of a key with the delta of the batch for this key."""
+    """Combines a key's stored value with the batch's delta for this key."""
 
     columns: Columns
     key: Cells
@@ -498,7 +498,7 @@ class _Combined:
 class _OneValue:
     """Wraps a Snapshottable as a map with one key.
 
-    To roll back, it makes an update that changes nothing, so it needs no notes.
+    To roll back, it makes an update that changes nothing, so it does not need to record keys.
     """
 
     def __init__(self, state: Any, *, rolls_back: bool) -> None:
@@ -521,7 +521,7 @@ class _OneValue:
 
 
 def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
-    """Split the stored value of a key into the values of the columns. Raise StateError if it has other columns."""
+    """Split a key's stored value into column values. Raise StateError if it has other columns."""
     names = tuple(columns.values)
     if len(names) == 1 and (
         not isinstance(stored, dict) or columns.values[names[0]].type == "json"

@@ -1,6 +1,6 @@
 """Tables whose committed rows are the source of another topology, which reads them by txid.
 
-The reading topology skips rows of a released topology, which have a negative txid, and rows that a person wrote, which
+The reading topology skips rows of a released topology, which have a negative txid, and manually inserted rows, which
 have no txid.
 """
 
@@ -20,19 +20,19 @@ UPSTREAM_TXID = "upstream_txid"
 
 
 class TableSnapshot:
-    """One moment of a table. Several queries of a snapshot find the same rows."""
+    """A snapshot of a table. All of its queries find the same rows."""
 
     def close(self) -> None:
-        """Release the snapshot. No reading that uses it can continue."""
+        """Release the snapshot. Readers that use it cannot continue."""
 
 
 @dataclass(frozen=True)
 class TableCounts:
     """The number of rows of some transactions in a table, from one query.
 
-    :param rows: number of rows by txid; 0 for a transaction without rows. Txids below 1 are left out, because no
+    :param rows: number of rows by txid; 0 for a transaction without rows. Txids below 1 are omitted, because no
         transaction has them.
-    :param snapshot: the moment of the reading; None if the store has no snapshot for a second reading.
+    :param snapshot: the snapshot that was read; None if the store cannot keep a snapshot for a second reading.
     """
 
     rows: Mapping[int, int]
@@ -53,7 +53,7 @@ class RejectedFilter:
 
     :param first: the first transaction.
     :param last: the last transaction.
-    :param task: the task that has rejected the rows, with all of its map indexes; "" for malformed rows of the source;
+    :param task: the task that rejected the rows, including all of its map indexes; "" for malformed rows of the source;
         None for any task.
     :param reason: the complete reason; None for any reason.
     """
@@ -85,7 +85,7 @@ class RejectedCounts:
     """The counts of a table.
 
     :param counts: the counts, in descending order of their rows.
-    :param others: number of further counts that are not listed.
+    :param others: number of counts that are not listed.
     :param rows: number of rows in all counts, listed or not.
     """
 
@@ -98,9 +98,9 @@ class RejectedCounts:
 
 
 class CommittedTable(StoredState):
-    """A table that records for each row which transaction has committed it, so that another topology can read the rows.
+    """A table that records, for each row, which transaction committed it, so that another topology can read the rows.
 
-    Rows are read without the columns of this package, `tx_txid` and `tx_row`. A batch has exactly the rows of its
+    Rows are read without this package's columns, `tx_txid` and `tx_row`. A batch contains exactly the rows of its
     transactions.
     """
 
@@ -118,7 +118,7 @@ class CommittedTable(StoredState):
 
     @abstractmethod
     def dataset(self) -> Dataset:
-        """Return the place of the table for lineage."""
+        """Return the dataset of the table for lineage."""
 
     @abstractmethod
     def row_types(self, *, upstream_txid: bool = False) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class CommittedTable(StoredState):
             return RejectedCounts()
         rows = [tuple(row.values()) for row in selected]
         *_, every, of_all = rows[0]
-        # Some databases return a sum as a type other than int.
+        # Some databases return sums with a type other than int.
         counts = tuple(RejectedCount(*row[:2], *map(int, row[2:6])) for row in rows)
         return RejectedCounts(counts, int(every) - len(counts), int(of_all))
 
@@ -169,19 +169,19 @@ class CommittedTable(StoredState):
 
     @abstractmethod
     def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
-        """Return a RecordBatchReader of pyarrow that streams the counted rows.
+        """Return a pyarrow RecordBatchReader that streams the counted rows.
 
-        The rows are in the order of their txids. If the table has row numbers, the order within a transaction is also
-        stable.
+        The rows are in the order of their txids. If the table has row numbers, the order within each transaction is
+        stable, too.
 
         :param counted: the transactions. Without a snapshot, the current rows are read.
-        :param upstream_txid: whether the rows have their txid, in the column `upstream_txid`.
+        :param upstream_txid: whether the rows include their txid, in the column `upstream_txid`.
         :raises StateError: as for `row_types`. The reader also raises it for a value that it does not support.
         """
 
     @abstractmethod
     def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
-        """Return a DataFrame by which Spark executors read the same rows in parallel.
+        """Return a DataFrame that Spark executors use to read the same rows in parallel.
 
         The snapshot must stay open until Spark has read the rows.
 
@@ -191,12 +191,13 @@ class CommittedTable(StoredState):
 
 
 def owned(txids: Collection[int]) -> list[int]:
-    """Return the txids that a transaction can have, each once, in ascending order."""
+    """Return the valid txids, without duplicates, in ascending order."""
     return sorted({txid for txid in txids if txid > 0})
 
 
 def check_free(columns: Collection[str], state: str) -> None:
-    """Refuse to add the txid column to a table that has a column of that name, such as copied upstream rows.
+    """Refuse to add the txid column if the table already has a column of that name, for example with copied upstream
+    rows.
 
     :raises StateDiffers: the table has such a column.
     """

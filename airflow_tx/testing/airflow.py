@@ -1,4 +1,4 @@
-"""A local Airflow for tests and the demo. It uses SQLite, the LocalExecutor, free ports and short intervals."""
+"""A local Airflow for tests and the demo, with SQLite, the LocalExecutor, free ports and short intervals."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class LocalAirflow(AirflowClient):
             airflow.trigger("flights", "r1")
             airflow.wait_run("flights", "r1")
 
-    After `stop`, `start` continues with the same database. The AIRFLOW* variables of the parent are not passed to the
-    processes.
+    After `stop`, `start` continues with the same database. The processes do not inherit the parent's AIRFLOW*
+    variables.
 
     :param home: the folder AIRFLOW_HOME. It is created if it does not exist.
     :param dags_folder: the folder of the DAG files.
     :param env: additional environment variables for every process. They override the settings of this class.
-    :param password: the password of its only user, or None for a random password.
+    :param password: the password of the only user, or None for a random password.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class LocalAirflow(AirflowClient):
         return self._family.mark
 
     def start(self) -> Self:
-        """Start all components. Return when all are healthy.
+        """Start all components, and wait until they are healthy.
 
-        :raises AssertionError: a component does not start. The error contains the last lines of the logs.
+        :raises AssertionError: a component does not start. The error contains the last log lines.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         passwords = self.home / "passwords.json"
@@ -118,8 +118,8 @@ class LocalAirflow(AirflowClient):
         """Run `airflow` with these arguments, and return its output.
 
         :param timeout: the longest time that the command may take, in seconds.
-        :raises AssertionError: the exit code is not 0.
-        :raises subprocess.TimeoutExpired: the command did not end in time.
+        :raises AssertionError: the exit code is not 0. :raises subprocess.TimeoutExpired: the command did not finish in
+        time.
         """
         done = run_command(
             [sys.executable, "-m", "airflow", *arguments],
@@ -148,15 +148,15 @@ class LocalAirflow(AirflowClient):
     ) -> None:
         """Run `airflow backfill create` with the arguments of `create_backfill`, and unpause the DAG.
 
-        :raises AssertionError: Airflow refuses. An example is that another backfill of the DAG has not ended.
+        :raises AssertionError: Airflow refuses, for example because another backfill of the DAG has not ended.
         """
         dates = ["--from-date", first.isoformat(), "--to-date", last.isoformat()]
         options = ["--reprocess-behavior", reprocess, "--max-active-runs", str(max_active_runs)]
         if backwards:
             options.append("--run-backwards")
         # On SQLite, the runs appear one by one. They are deleted again if another process writes at
-        # the wrong moment. A scheduler that has started one of these runs would die. While the DAG
-        # is paused, no run starts.
+        # the wrong moment, which would crash a scheduler that has started one of them. While the
+        # DAG is paused, no run starts.
         self.pause(dag_id)
         try:
             self.command("backfill", "create", "--dag-id", dag_id, *dates, *options)
@@ -195,7 +195,7 @@ class LocalAirflow(AirflowClient):
         backwards: bool = False,
         max_active_runs: int = 10,
     ) -> None:
-        """Backfill a DAG from `first` to `last`, both included, with the REST API.
+        """Backfill a DAG from `first` to `last`, inclusive, through the REST API.
 
         :param reprocess: the existing runs to run again: none, failed or completed.
         :param backwards: whether the last date runs first.
@@ -211,9 +211,9 @@ class LocalAirflow(AirflowClient):
         self.call("POST", "backfills", json=body)
 
     def end_backfills(self, dag_id: str) -> None:
-        """End the backfills of a DAG whose runs have ended.
+        """End a DAG's backfills whose runs have ended.
 
-        Airflow does this only every 30 s, and refuses new backfills before.
+        Airflow does this only every 30 s, and refuses new backfills until then.
         """
         for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
             if backfill["completed_at"] is None:
@@ -224,20 +224,17 @@ class LocalAirflow(AirflowClient):
                         raise
 
     def start_component(self, name: str) -> None:
-        """Start one of COMPONENTS, for example after `kill`.
-
-        It can also start another component, such as "celery worker".
-        """
+        """Start one of COMPONENTS, for example after `kill`, or another component, such as "celery worker"."""
         self._components[name] = self._spawn(name, name.split())
 
     def kill_component(self, name: str) -> None:
-        """Kill one of COMPONENTS with SIGKILL, as the kernel does when memory is exhausted."""
+        """Kill one of COMPONENTS with SIGKILL, like the kernel when memory is exhausted."""
         process = self._components[name]
         process.kill()
         process.wait()
 
     def stop(self, grace: float = _GRACE) -> None:
-        """End every process, and check that no process is left.
+        """End all processes, and check that none is left.
 
         :param grace: seconds until SIGKILL is sent.
         :raises NotInTime: a process is still running.
@@ -254,7 +251,7 @@ class LocalAirflow(AirflowClient):
         self._family.end()
 
     def processes(self) -> list[int]:
-        """Return the pids of all processes of this Airflow. Tasks and Spark drivers are included."""
+        """Return the pids of all processes of this Airflow, including tasks and Spark drivers."""
         return self._family.members()
 
     def component_logs(self, lines: int = 30) -> str:

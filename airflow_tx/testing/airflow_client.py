@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]
 
 RUN_ENDED = ("success", "failed")
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
-# Default number of seconds to wait. It is enough for a busy machine.
+# The default wait in seconds, which is enough for a busy machine.
 AIRFLOW_PATIENCE = 300.0
 _LOG_TAIL = 25
 _TRIES = 7
@@ -27,7 +27,7 @@ _LOG_NOISE = frozenset(
 
 
 class AirflowAnswer(AssertionError):
-    """Airflow has refused a request to its API. The message contains the answer."""
+    """Airflow has refused an API request. The message contains the response."""
 
 
 class AirflowClient:
@@ -42,17 +42,17 @@ class AirflowClient:
         self.address = address
         self.user = user
         self.password = password
-        # A busy machine may answer late.
+        # A busy machine may respond late.
         patience = httpx.Timeout(30, read=120)
         self._http = httpx.Client(base_url=address, timeout=patience, trust_env=False)
-        # On SQLite, an api-server with two write requests at the same time blocks itself and then
-        # also the scheduler.
+        # On SQLite, an api-server with two concurrent write requests blocks itself, and then the
+        # scheduler.
         self._one_at_a_time = threading.Lock()
 
     # --- requests
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
-        """Send a request to the API, and return the decoded answer. Log in if this is needed.
+        """Send a request to the API, and return the decoded response. Log in if necessary.
 
         :param method: the HTTP method.
         :param path: the path below /api/v2.
@@ -77,7 +77,7 @@ class AirflowClient:
         return answer
 
     def listed(self, path: str, key: str, params: JsonObject | None = None) -> list[JsonObject]:
-        """Return a list from the API. The limit is 1,000 entries, since Airflow's default is 50."""
+        """Return a list from the API, with a limit of 1,000 entries, since Airflow's default is 50."""
         found: list[JsonObject] = self.call("GET", path, params={"limit": 1000, **(params or {})})[
             key
         ]
@@ -93,7 +93,7 @@ class AirflowClient:
     # --- DAGs
 
     def wait_dag(self, dag_id: str, timeout: float = AIRFLOW_PATIENCE) -> None:
-        """Wait until Airflow has the DAG and the DAG is not paused."""
+        """Wait until Airflow has the DAG, unpaused."""
         what = f"DAG {dag_id} is known and not paused"
 
         def errors() -> str:
@@ -174,12 +174,12 @@ class AirflowClient:
     def wait_runs(
         self, dag_id: str, states: Mapping[str, str], timeout: float = AIRFLOW_PATIENCE
     ) -> None:
-        """Wait until runs are in the expected states. Before that, a run may be in any other state, even failed.
+        """Wait until runs are in the expected states. Until then, a run may be in any other state, even failed.
 
         :param states: the expected states, by run_id.
         :param timeout: the longest time to wait, in seconds.
-        :raises AssertionError: the time is over. The error contains the tasks of the other runs and their last log
-            lines.
+        :raises AssertionError: the time limit is exceeded. The error contains the tasks of the other runs and their
+            last log lines.
         """
 
         def others() -> list[str]:
@@ -215,9 +215,9 @@ class AirflowClient:
         upstream: bool = False,
         only_failed: bool = False,
     ) -> list[str]:
-        """Clear tasks of a run, like the button in Airflow's UI.
+        """Clear tasks of a run, like the Clear button in Airflow's UI.
 
-        :param task_ids: the tasks to clear, or None for all tasks. A pair is one instance of a mapped task.
+        :param task_ids: the tasks to clear, or None for all tasks. A pair selects one instance of a mapped task.
         :param downstream: whether downstream tasks are also cleared.
         :param upstream: whether upstream tasks are also cleared.
         :param only_failed: whether only failed tasks are cleared.
@@ -323,7 +323,7 @@ class AirflowClient:
     def wait_for(
         self, check: Callable[[], Any], timeout: float, what: str, dag_id: str, run_id: str
     ) -> Any:
-        """Call `eventually`. If it fails, its error contains the tasks and logs of a run."""
+        """Call `eventually`. If it fails, the error contains the tasks and logs of a run."""
 
         what = f"{dag_id} {run_id}: {what}"
         return eventually(

@@ -1,7 +1,4 @@
-"""The crash kit.
-
-It runs a DAG on a local Airflow, kills it at each failpoint that it passes, and compares the totals.
-"""
+"""The crash kit runs a DAG on a local Airflow, kills it at each failpoint that it passes, and compares the totals."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ _NO_TRANSACTION = (
     "Put the tasks into `with Transaction(...)`, or name its topology: check(..., topology=...)."
 )
 _PARSED = 30
-"""Seconds that Airflow may take to read the other files of the folder after the first file."""
+"""The seconds that Airflow may take to read the remaining files of the folder after the first one."""
 _NO_ROWS = "Let feed give the source rows that it has not taken: a FileSource takes files in the order of their names."
 
 
@@ -122,9 +119,9 @@ class CrashKit:
         topology: str | None = None,
         first_date: datetime | None = None,
     ) -> list[str]:
-        """Check that a run adds the same values after each kill, and that a clear after its commit adds nothing.
+        """Check that a run adds the same values after each kill, and that clearing it after its commit adds nothing.
 
-        :param totals: a function that returns the totals to which the DAG adds, by any key.
+        :param totals: a function that returns the totals that the DAG adds to, by any key.
         :param feed: a function that adds the same rows to the source before each run. Its argument is the run_id. The
             run_ids sort in the order of the runs.
         :param topology: the name of the topology, if it is not the dag_id.
@@ -160,7 +157,7 @@ class CrashKit:
         return [str(line) for line in lines]
 
     def _lines(self, dag_id: str, topology: str, start_run: Callable[[], object]) -> list[Line]:
-        """Return the lines that a run passes. A pause is armed at each line, and released before the run."""
+        """Return the lines that a run passes. A pause is armed at each line, and released before the run starts."""
         tasks = [task["task_id"] for task in self.airflow.listed(f"dags/{dag_id}/tasks", "tasks")]
         lines = [Line(point) for point in _POINTS]
         lines += [Line(point, task) for task in tasks for point in _TASK_POINTS]
@@ -207,7 +204,7 @@ class CrashKit:
         date = None if first_date is None else first_date + timedelta(days=self._runs - 1)
         self.airflow.trigger(dag_id, run_id, logical_date=date)
         self.airflow.wait_run(dag_id, run_id)
-        # A coordinator may have started another run that processes the rows.
+        # A coordinator may have started another run, which processes the rows.
         self._wait_for_runs(dag_id)
 
     def _clear(self, dag_id: str, run_id: str) -> None:

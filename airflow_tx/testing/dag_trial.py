@@ -1,4 +1,4 @@
-"""A trial of a DAG in pytest. It needs no scheduler, no ZooKeeper and no databases of states."""
+"""A trial of a DAG in pytest, without a scheduler, ZooKeeper or state databases."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def trial(
         result = trial(dag, rows=[{"word": "cat"}, {"word": "cat"}])
         assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 2}]
 
-    `DAG.test` needs Airflow's own database. If this is an SQLite database without tables, this function creates the
-    tables.
+    `DAG.test` needs Airflow's own database. If it is an SQLite database without tables, this function creates them.
 
     :param dag: the DAG, as its file defines it.
     :param rows: the rows of the batch as dicts or a frame, or None for the first batch of the DAG's source.

@@ -1,4 +1,4 @@
-"""Time limits that do not count the time for which processes wait for a processor."""
+"""Time limits that do not count the time that processes wait for a processor."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 _LEAST = 1 / 8
-"""The share of the elapsed time that always counts. So a wait ends even if the machine is always busy."""
+"""The share of the elapsed time that always counts, so that a wait ends even if the machine is always busy."""
 
 
 class Deadline:
-    """A time limit. It counts only time in which the processes of this control group could run.
+    """A time limit that only counts time in which the processes of this control group could run.
 
-    The kernel counts how long a task of the group was ready and no processor was free. The limit is extended by this
+    The kernel counts how long a task of the group was ready without a free processor, and the limit is extended by this
     time. If the group has no such count, the count of the whole machine is used. If the kernel has no such count, all
     time counts.
 
@@ -31,7 +31,7 @@ class Deadline:
         self._began = time.monotonic()
 
     def left(self) -> float:
-        """Return the number of seconds that are left. If it is 0 or negative, the time is over."""
+        """Return the seconds that are left: 0 or less when the deadline has passed."""
         passed = time.monotonic() - self._began
         stalled = _stalled(self._pressure) - self._stalled
         return self._seconds - max(passed - stalled, passed * self._least)
@@ -42,7 +42,7 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with a `Deadline`, like `subprocess.run` with `text=True`.
 
-    :param timeout: the seconds of the deadline.
+    :param timeout: the deadline in seconds.
     :param options: `input`, `capture_output`, `check`, and the options of `subprocess.Popen`.
     :raises subprocess.TimeoutExpired: the command has not ended in time, and was killed.
     """
@@ -78,7 +78,7 @@ def _communicate(
 
 
 def _pressure() -> Path:
-    """Return the path of the kernel's file that counts how long tasks of this control group waited for a processor."""
+    """Return the path of the kernel file that counts how long tasks of this control group waited for a processor."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def _pressure() -> Path:
 
 
 def _stalled(pressure: Path) -> float:
-    """Return the number of seconds for which at least one task was ready to run and no processor was free."""
+    """Return for how many seconds at least one task was ready to run without a free processor."""
     try:
         some = pressure.read_text().split("\n", 1)[0]
         return int(some.rpartition("total=")[2]) / 1e6

@@ -9,7 +9,7 @@ from typing import TypeVar
 from airflow_tx.testing.deadline import Deadline
 
 T = TypeVar("T")
-# The minimum pause, as a multiple of the duration of the check. With it, checks do not load a busy
+# The minimum pause, as a multiple of the check's duration, so that checks do not load a busy
 # machine.
 _PAUSE = 12
 _LONGEST_PAUSE = 3.0
@@ -20,7 +20,7 @@ class NotInTime(AssertionError):
 
 
 class Hopeless(AssertionError):
-    """The condition can no longer become true. A check raises this error to end the wait."""
+    """The condition can no longer become true. A check raises this error to stop the wait."""
 
 
 def eventually(
@@ -31,14 +31,14 @@ def eventually(
     interval: float = 0.1,
     explain: Callable[[], str] | None = None,
 ) -> T:
-    """Call `check` until its result is true. Return this result.
+    """Call `check` until its result is true, and return the result.
 
     :param check: a function without side effects. If it raises an exception, it is called again.
     :param timeout: the longest time to wait, in seconds. Time in which the processes of this test wait for a processor
         does not count.
     :param what: the condition for the message, such as "run r1 has ended".
-    :param interval: the minimum number of seconds between two calls. The pause is longer if a call takes long.
-    :param explain: a function that is called once when the time is over. Its result is added to the message.
+    :param interval: the minimum number of seconds between two calls. Slow calls have longer pauses.
+    :param explain: a function that is called once after the timeout, and whose result is added to the message
     :raises NotInTime: the result was never true. The message contains the last result or error.
     :raises Hopeless: `check` has raised it.
     """

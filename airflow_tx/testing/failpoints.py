@@ -1,4 +1,4 @@
-"""Failpoints that a test arms while processes are running."""
+"""Failpoints that a test can arm while processes are running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_tx.base.failpoints import VARIABLE, Rule
 
 @dataclass(frozen=True)
 class Armed:
-    """A failpoint that is armed."""
+    """An armed failpoint."""
 
     rule: Rule
 
@@ -30,7 +30,7 @@ class Armed:
 
 
 class Failpoints:
-    """Arms failpoints for the processes that were started with `environment`.
+    """Arms failpoints for the processes that are started with `environment`.
 
     :param folder: the folder for rules and markers. It is created if it does not exist.
     """
@@ -50,8 +50,8 @@ class Failpoints:
         """Arm a failpoint. It acts on the first process that reaches it.
 
         :param name: the name of the failpoint.
-        :param action: kill, raise or pause. A pause ends at `Armed.release`.
-        :param match: the values that the context of the failpoint must have, such as `topology` or `txid`.
+        :param action: kill, raise or pause. `Armed.release` ends a pause.
+        :param match: the values that the failpoint's context must have, such as `topology` or `txid`.
         """
         stem = self._folder / uuid.uuid4().hex
         rule = Rule(

@@ -26,5 +26,5 @@ def zookeeper() -> Iterator[LocalZooKeeper]:
 
 @pytest.fixture
 def zookeeper_root() -> str:
-    """Return a new and empty path for each test, so that all tests can share one ZooKeeper."""
+    """Return a new, empty path for each test, so that all tests can share one ZooKeeper."""
     return f"/test-{uuid.uuid4().hex[:12]}"

@@ -1,7 +1,7 @@
 """A family of processes that ends when the parent process dies.
 
-Every process of the family and its descendants have a mark in their environment. To end the family, all processes with
-the mark are killed. Process groups would not be sufficient, since every task of Airflow has its own group.
+All processes of the family, and their descendants, have a mark in their environment. To end the family, all processes
+with the mark are killed. Process groups would not be sufficient, since every task of Airflow has its own group.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MARK = "AIRFLOW_TX_FAMILY"
 
 
 def marked(mark: str) -> list[int]:
-    """Return the pids of all processes that have this mark, except this process."""
+    """Return the pids of all processes with this mark, except this process."""
     others = [pid for pid in psutil.pids() if pid != os.getpid()]
     return [pid for pid in others if mark in _environment(pid).get(MARK, "").split(":")]
 
 
 def end_marked(mark: str, *, timeout: float = 15) -> None:
-    """Kill every process that has this mark, until no such process is left.
+    """Kill all processes with this mark, until none is left.
 
     :param timeout: the longest time to wait, in seconds.
     :raises NotInTime: some processes cannot be killed.
@@ -75,8 +75,8 @@ def _command(pid: int) -> list[str]:
 class ProcessFamily:
     """Starts processes, and ends them together with all their descendants.
 
-    When this process dies, even by SIGKILL, a guard process ends the family. The guard cannot end a descendant that has
-    cleared its environment. It does not work after it was killed itself.
+    When this process dies, even by SIGKILL, a guard process ends the family. The guard cannot end descendants that have
+    cleared their environment, and has no effect once it was killed itself.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class ProcessFamily:
 
         :param command: the command line of the process.
         :param env: the complete environment of the process, without the mark.
-        :param log: the file to which the output of the process is appended.
+        :param log: the file that the output of the process is appended to.
         :param cwd: the working directory, or None for the current one.
         """
         if self._guard is None:
@@ -119,7 +119,7 @@ class ProcessFamily:
         return marked(self.mark)
 
     def end(self) -> None:
-        """End every process of the family. You can call this method twice.
+        """End all processes of the family. This method can be called twice.
 
         :raises NotInTime: a process is still running.
         """

@@ -1,4 +1,4 @@
-"""Alerts of a topology. Find the alerts that are due, note them in the ledger, and call their callbacks."""
+"""The alerts of a topology: find the ones that are due, record them in the ledger, and call their callbacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 AlarmCallback: TypeAlias = Callable[[Any], Any]
 """A function or coroutine function, such as an Airflow notifier.
 
-It is called with the context of the task that found the alert. In this context, `alarm` is the `Alarm`.
+It is called with the context of the task that found the alert, which has the `Alarm` as `alarm`.
 """
 
 
@@ -64,7 +64,7 @@ class Alarm:
 
     @property
     def of(self) -> str:
-        """Return the identity of the alert's cause. Each blocked attempt and each correction is a separate alert."""
+        """Identify the cause of the alert. Each blocked attempt and each correction is a separate alert."""
         return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else self.since
 
     @property
@@ -87,7 +87,7 @@ class AlarmLimits:
 
 @dataclass(frozen=True)
 class AlarmCallbacks:
-    """The callbacks of alerts. For a topology that is behind, the callbacks `on_late` are also called."""
+    """The callbacks for alerts. When a topology is behind, the `on_late` callbacks are called as well."""
 
     on_blocked: tuple[AlarmCallback, ...] = ()
     on_late: tuple[AlarmCallback, ...] = ()
@@ -128,7 +128,7 @@ async def _awaited(found: Awaitable[Any]) -> None:
 
 @dataclass(frozen=True)
 class AlarmTopology:
-    """A topology whose alerts are searched.
+    """The topology whose alerts are evaluated.
 
     :param name: the name of the topology.
     """
@@ -251,7 +251,7 @@ class AlarmChange:
 
 
 def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[AlarmChange]:
-    """Compare the alerts that are due with the raised alerts, and return the differences."""
+    """Compare the alerts that are due with the raised alerts, and return the differences between them."""
     found = {alarm.kind: alarm for alarm in alarms}
     compared = [AlarmChange(kind, found.get(kind), raised.get(kind.value)) for kind in AlarmKind]
     return [
@@ -260,10 +260,7 @@ def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[Al
 
 
 def certain(due: Sequence[AlarmChange], limits: AlarmLimits, lag: Lag | None) -> list[AlarmChange]:
-    """Return the changes, without the end of a `late` alert if the lag is unknown.
-
-    The lag may still exceed its limit.
-    """
+    """Return the changes, but keep a `late` alert if the lag is unknown, since it may still exceed its limit."""
     unknown = limits.max_lag is not None and lag is None
     return [
         each for each in due if not (unknown and each.kind is AlarmKind.LATE and each.alarm is None)
@@ -279,7 +276,7 @@ def raise_alarm(
     *,
     shown: AlarmNote | None = None,
 ) -> None:
-    """Raise or end an alert. An alert that another process has raised is not raised again.
+    """Raise or end an alert. An alert that another process has already raised is not raised again.
 
     :param shown: the note for the ledger, which names the run that shows the alert, or None if no run shows it.
     """
@@ -324,7 +321,7 @@ def raise_due(
 
 
 def _stopped(dag_id: str, ti: Any, opened: Mapping[int, TransactionRecord]) -> BlockMark | None:
-    """Return a block mark if no run and no lane works on the oldest open transaction. Otherwise return None."""
+    """Return a block mark if no run and no lane is working on the oldest open transaction. Otherwise return None."""
     from airflow_tx.ledger import LIVE_RUN_STATES, BlockMark, of_lane
 
     txid = min(opened, default=0)

@@ -14,9 +14,9 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 
 def follow(spec: TransactionSpec, ledger: Ledger, found: Corrections, log: Any) -> int:
-    """Request a restatement of each transaction that lacks a correction. If a request is refused, note the reason.
+    """Request a restatement of each transaction that lacks a correction. If a request is refused, record the reason.
 
-    :return: the number of transactions with a request or a note.
+    :return: the number of transactions with a request or a recorded reason.
     """
     for each in found.due:
         log.info("%s", _follow(spec, ledger, each))

@@ -1,6 +1,6 @@
-"""The metrics of a topology. Airflow sends the metrics if you have configured metrics in Airflow.
+"""The metrics of a topology. Airflow sends them if its metrics are configured. A metric never fails a task.
 
-A metric never fails a task. If the value of a metric is unknown, the log says why.
+If a value is unknown, the log explains why.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Metric(Enum):
 
 
 def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
-    """Count a failed attempt. The attempt is counted once, even if several of its tasks fail."""
+    """Count a failed attempt only once, even if several of its tasks fail."""
     if isinstance(noted, FailureNoted) and noted.first:
         Metric.FAILED.send(paths)
 
@@ -122,7 +122,7 @@ def _durations(own: TransactionRecord, before: TransactionRecord | None) -> dict
         Metric.HANDOFF: granted - ready,
         Metric.COMMIT: ended - granted,
     }
-    # The clocks of two hosts may differ by more than the measured time. Then the difference is
+    # The clocks of two hosts may differ by more than the measured time, which makes the difference
     # negative.
     return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
 
@@ -157,7 +157,7 @@ def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> N
 
 
 def send_acker_load(paths: Paths, load: AckerLoad) -> None:
-    """Send the number of open trees, and the acks per second, of a topology's ackers."""
+    """Send the number of open trees of a topology's ackers, and their acks per second."""
     Metric.TREES.send(paths, load.trees)
     if load.acks_a_second is not None:
         Metric.ACKS.send(paths, load.acks_a_second)
@@ -194,7 +194,7 @@ def send_open_of(ledger: Ledger) -> None:
 
 
 def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
-    """Send the lag of a source. A source with a separate batch for each run has no lag."""
+    """Send the lag of a source. A source with a batch of its own for each run has no lag."""
     if source.per_run or not compat.sends_metrics():
         return
     from airflow_tx.sources import Lag
@@ -207,10 +207,7 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
 
 
 def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
-    """Return the lag: how far the source is ahead of the last committed transaction.
-
-    Wait at most `LAG_PATIENCE` seconds.
-    """
+    """Return the lag between the source and the last committed transaction. Wait at most `LAG_PATIENCE` seconds."""
     from airflow_tx.sources import LagUnknown, lags
 
     try:
@@ -228,7 +225,7 @@ class Cadence:
         self._next = clock()
 
     def is_due(self) -> bool:
-        """Return whether the interval has ended. If it has ended, start the next interval."""
+        """Return whether the interval has ended. If it has, start the next one."""
         now = self._clock()
         if now < self._next:
             return False

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGER_PLACE = "ledger_place"
-"""The field of a serialized task that holds the place of its topology."""
+"""The field of a serialized task that holds the location of its topology."""
 WHY_NOT = "airflow_tx_why_not"
 """The XCom in which `begin` stores the reason why its last try got no transaction."""
 COMMITTED = "committed"
-"""The key in the XCom of `begin` which marks that the transaction is already committed."""
+"""The key in the XCom of `begin` that marks a transaction as already committed."""
 COMMIT_KEY = "airflow_tx_commit"
 """The key of the `Commit` in the context of a committing task."""
 
@@ -61,7 +61,7 @@ class TransactionSpec:
 
     :param max_pending: the maximum number of open transactions, or None for `[tx] max_pending`.
     :param message_timeout: the `processing_timeout` of the block in seconds, or None for `[tx] processing_timeout`. The
-        field has an earlier name of this option, since stored triggers contain it.
+        field keeps the option's earlier name, since stored triggers contain it.
     :param zookeeper_conn_id: the connection of the ledger, or None for `[tx] zookeeper_conn_id`.
     :param root: the znode that holds the topology, or None for `[tx] root`.
     :param begin: task id of the first task.
@@ -158,7 +158,7 @@ class TransactionSpec:
 
     @property
     def place(self) -> str:
-        """Return the place of the topology as JSON text for the serialized DAG.
+        """Return the location of the topology as JSON text for the serialized DAG.
 
         "" as a value means the `[tx]` option.
         """
@@ -229,7 +229,7 @@ class TransactionSpec:
 
     @property
     def requires_proof(self) -> bool:
-        """Return whether a commit requires the proof that its tasks have read all rows of the batch."""
+        """Return whether a commit requires proof that its tasks have read all rows of the batch."""
         return Settings.load().require_rows == "proven"
 
     def open_ackers(self, store: Store) -> AbstractContextManager[AckerStore]:
@@ -254,7 +254,7 @@ class TransactionSpec:
 
     @property
     def named_source(self) -> Source:
-        """Return the source with the name of the topology."""
+        """Return the source, with the name of the topology set."""
         return self.source.named(self.topology)
 
     def source_of(self, incarnation: str) -> Source:
@@ -269,7 +269,7 @@ class TransactionSpec:
 
 
 class PlacedTask:
-    """A task whose serialized form contains the place of its topology. The Transactions page reads it.
+    """A task whose serialized form contains the location of its topology. The Transactions page reads it.
 
     List this class before Airflow's base class.
     """
@@ -283,7 +283,7 @@ class PlacedTask:
 
     @property
     def ledger_place(self) -> str:
-        """Return the place of the topology as JSON text."""
+        """Return the location of the topology's ledger as JSON text."""
         return self.transaction.place
 
 
@@ -296,7 +296,7 @@ class RunsApplication:
 
 
 def coordinator_id(topology: str) -> str:
-    """Return the default dag_id of the DAG that coordinates a topology."""
+    """Return the default dag_id of a topology's coordinator."""
     return f"{topology}_coordinator"
 
 
@@ -324,7 +324,7 @@ def is_beginning(ti: Any, spec: TransactionSpec) -> bool:
 
 
 def put_back(ti: Any, why: str = "") -> NoReturn:
-    """End the running task. Airflow starts it again after its upstream tasks, and does not count a try.
+    """End the running task. Airflow starts it again after its upstream tasks, without counting a try.
 
     :param why: the log line that names the reason. By default, it says that the task waits for `begin` of its run.
     :raises AirflowRescheduleException: always.
@@ -346,7 +346,7 @@ def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
 
     :raises AirflowRescheduleException: `begin` was cleared, and has not ended yet.
     :raises AirflowSkipException: `begin` has skipped this task, which was already running.
-    :raises AirflowFailException: `begin` stored nothing, since it did not run, or a person marked it as success.
+    :raises AirflowFailException: `begin` stored nothing, since it did not run, or a user marked it as success.
     """
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 

@@ -1,4 +1,4 @@
-"""The triggers, which run in the triggerer and wait for events in a ledger."""
+"""Triggers, which run in the triggerer and wait for events in a ledger."""
 
 from __future__ import annotations
 

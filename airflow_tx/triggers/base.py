@@ -1,7 +1,7 @@
 """The base classes of the triggers. All triggers of a connection share one ZooKeeper client and two threads.
 
-If a trigger fires before the scheduler has noticed the deferral, Airflow fails the task. So each trigger waits for a
-minimum time, `hold`.
+If a trigger fires before the scheduler has noticed the deferral, Airflow fails the task. So each trigger waits for at
+least `hold` seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 """The event that a trigger sends to its task, as plain JSON."""
 
-# Seconds between two readings. A reading is a few requests on a client that all triggers share.
+# Seconds between two reads. A read sends a few requests over a client that all triggers share.
 POLL = 1.0
 
 log = logging.getLogger(__name__)
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 class LedgerTrigger(BaseTrigger):
     """The base class of triggers that read the ledger of a topology.
 
-    Its fields are its arguments, which Airflow stores. They contain no password.
+    Its fields are its arguments, which Airflow stores. They never contain a password.
 
     :param zookeeper_conn_id: ZooKeeper connection of the ledger.
     :param root: root path of the ledgers.
     :param topology: name of the topology.
     :param hold: minimum seconds to wait after the deferral.
-    :param poll: seconds between two readings.
-    :param since: time of the deferral, in seconds since 1970. A triggerer may start a trigger later, and starts it
-        again after a restart.
+    :param poll: seconds between two reads.
+    :param since: time of the deferral, in seconds since 1970. A triggerer may start the trigger later, and starts it
+        again after its own restart.
     """
 
     zookeeper_conn_id: str
@@ -61,7 +61,7 @@ class LedgerTrigger(BaseTrigger):
 
     @property
     def held(self) -> float:
-        """The remaining seconds of `hold`. They are never more than `hold`, even if the worker's clock is wrong."""
+        """The remaining seconds of `hold`. They never exceed `hold`, even if the worker's clock is wrong."""
         return min(max(self.since + self.hold - time.time(), 0.0), self.hold)
 
     @property
@@ -94,22 +94,22 @@ class WaitTrigger(LedgerTrigger):
 
     def watch(self) -> SlotWatch | None:
         """Return the watch that detects when the run should yield. Return None if the run never yields."""
-        # Import here, since parsing a DAG file does not need the steps of the ledger.
+        # Import here, since parsing a DAG file does not need the ledger's steps.
         from airflow_tx.triggers.run_slots import SlotWatch
 
         return None if self.slots is None else SlotWatch(self.paths, self.slots)
 
     @abstractmethod
     def event(self, store: Store) -> Event | None:
-        """Read the ledger in a thread. Return the event that wakes the task, or None to continue to wait."""
+        """Read the ledger in a thread. Return the event that wakes the task, or None to keep waiting."""
 
 
 @cache
 def _threads(conn_id: str) -> ThreadPoolExecutor:
     """Return the threads that read the ledgers of one connection.
 
-    Each connection has its own threads, so an unreachable ZooKeeper ensemble delays only its own triggers. In the
-    default executor of the event loop, it would delay every trigger of Airflow.
+    Each connection has its own threads, so an unreachable ZooKeeper ensemble delays only its own triggers. In the event
+    loop's default executor, it would delay every Airflow trigger.
     """
     return ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"airflow_tx-trigger-{conn_id}")
 
@@ -123,7 +123,7 @@ async def until(
     slots: SlotWatch | None = None,
     watched: bool = False,
 ) -> Event:
-    """Call `read` in a thread after `hold` seconds, and repeat this until it returns an event. Return the event.
+    """After `hold` seconds, call `read` in a thread repeatedly until it returns an event. Return this event.
 
     While the ledger cannot be reached, the function waits, since the task could only fail. If the ledger is damaged or
     deleted, it returns an event with the reason, so that the task raises the error.
@@ -133,8 +133,8 @@ async def until(
     :param hold: seconds to wait before the first call.
     :param poll: seconds between two calls.
     :param slots: the watch that returns an event if the run should yield; None if it never yields.
-    :param watched: whether `read` may use remembered records, which ZooKeeper's watches keep up to date. Then no
-        request is sent while nothing changes. `read` must not run steps.
+    :param watched: whether `read` may use remembered records, which ZooKeeper's watches keep up to date. If so, no
+        request is sent while nothing changes, and `read` must not run steps.
     """
     loop = asyncio.get_running_loop()
     threads = _threads(conn_id)

@@ -1,4 +1,4 @@
-"""The triggers of `begin`, which wait for room in `max_pending` or for the previous data interval."""
+"""The triggers of `begin`, which wait for a free slot of `max_pending` or for the previous data interval."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_tx.transaction import QUEUED, gap, order_in, room
 from airflow_tx.triggers.base import Event, WaitTrigger
 from airflow_tx.triggers.run_slots import Ask, SlotWatch, run_of
 
-# Seconds after which a run that waits for the order to begin is woken, to search for an earlier run
+# Seconds after which a run that waits for the order to begin wakes up to look for an earlier run
 # again.
 _PATIENCE = 30.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ReadyTrigger(WaitTrigger):
-    """Fires when another transaction may be allocated. Several tasks may wake up, of which only one can continue.
+    """Fires when another transaction may be allocated. Several tasks may wake up, but only one can continue.
 
     :param max_pending: maximum number of open transactions.
     :param key: key of the waiting run. The trigger also fires once this run has a transaction.
@@ -90,11 +90,11 @@ class OrderWatch(SlotWatch):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OrderTrigger(ReadyTrigger):
-    """Fires when the order of data intervals has reached a date and `max_pending` has room.
+    """Fires when the order of data intervals has reached a date and `max_pending` has a free slot.
 
     :param after: date that the order must reach.
-    :param missing: start of the interval for which the run waited at its deferral.
-    :param patience: seconds after which the trigger fires, if the order has not begun.
+    :param missing: start of the interval that the run was waiting for when it was deferred.
+    :param patience: seconds after which the trigger fires if the order has not begun.
     """
 
     after: str

@@ -1,4 +1,4 @@
-"""Detect that a waiting run has the run slot which the current transaction needs, and offer the slot.
+"""Detect that a waiting run occupies the run slot that the current transaction needs, and offer the slot.
 
 Source: protocol.md §6.
 """
@@ -15,16 +15,16 @@ from airflow_tx.ledger import Bidding, Ledger, Paths, Store, TurnReading, Waiter
 from airflow_tx.transaction import QUEUED
 
 Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
-"""Runs a function that reads the ledger in a thread."""
+"""A function that runs a read of the ledger in a thread."""
 
 # Seconds between two queries of Airflow's database.
 _PACE = 3.0
 # A run yields once its offer has led for the grace time divided by this number.
 _SETTLE = 5
-# Number of grace times that a run waits before it makes an offer, if a run slot seems to be free.
+# Number of grace times that a run waits before it makes an offer if a run slot seems to be free.
 _DOUBT = 10
 # Seconds, in addition to two grace times, within which a leader must yield. Its deferred task must
-# resume first.
+# first resume.
 _LEAST = 30.0
 
 
@@ -50,7 +50,7 @@ class SlotWatch:
         self._since = 0.0
         self._leads_since: float | None = None
         self._most: int = run.get("most", 0)
-        """The maximum number of runs that have been running at the same time."""
+        """The highest number of runs that were running at the same time."""
         self._patience = 1
 
     async def event(self, ask: Ask) -> dict[str, Any] | None:
@@ -92,9 +92,9 @@ class SlotWatch:
         return await self._lacks_slot(turn, is_queued=states[run_id] == QUEUED)
 
     async def _lacks_slot(self, turn: TurnReading, *, is_queued: bool) -> bool:
-        """Return whether the run of the current transaction waits for a run slot, as far as Airflow shows this.
+        """Return whether the current transaction's run waits for a run slot, as far as Airflow reveals this.
 
-        Airflow does not show the limit of a backfill. If fewer runs are running than before, a slot seems to be free.
+        Airflow does not reveal a backfill's limit. If fewer runs are running than before, a slot seems to be free.
         Airflow may then not start the run for another reason, such as a paused backfill. In this case only one run
         yields, after a longer time.
         """
@@ -112,7 +112,7 @@ class SlotWatch:
     def _bid(self, store: Store, blocking: int) -> Any:
         run = self._run
         waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
-        # A leader that has not yielded until this time is assumed to have died.
+        # A leader that has not yielded by this time is assumed to have died.
         ledger = self._ledger(store)
         overdue = ledger.clock.now() - timedelta(seconds=2 * run["grace"] + _LEAST)
         return ledger.bid(waiter, overdue=overdue.isoformat(timespec="milliseconds"))

@@ -19,7 +19,7 @@ from airflow_tx.triggers.base import Event, WaitTrigger
 class CommittedTrigger(WaitTrigger):
     """Fires when the wanted commit has happened or can no longer happen.
 
-    :param wanted: the commit to wait for, see `commit_of`.
+    :param wanted: the commit to wait for; see `commit_of`.
     """
 
     wanted: dict[str, Any]
@@ -29,12 +29,12 @@ class CommittedTrigger(WaitTrigger):
 
 
 def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | None:
-    """Return an event if the wanted commit has happened or can no longer happen. Return None to continue to wait.
+    """Return an event if the wanted commit has happened or can no longer happen. Return None to keep waiting.
 
     :param wanted: the commit: a `txid`, the run `key`, or a position `up_to` with its `source` (class path and
         arguments).
-    :return: the `txid`, with `skipped` (who, when and why) if the transaction was skipped. If the source cannot tell
-        whether `up_to` is reached, the event has `unknown` instead.
+    :return: the `txid`, with `skipped` (who, when and why) if the transaction was skipped. If the source cannot
+        determine whether `up_to` is reached, the event has `unknown` instead.
     :raises UnreadableRecord: a record is damaged. The error names it.
     """
     ledger = ReadOnlyLedger(store, paths)
@@ -71,7 +71,7 @@ def missing_topology(store: Store, paths: Paths) -> str | None:
 
 
 _NAMED = 3
-"""Maximum number of names that are listed for a missing topology."""
+"""Maximum number of similar names to list for a missing topology."""
 
 
 def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:

@@ -21,7 +21,7 @@ from airflow_tx.triggers.base import Event, WaitTrigger
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TransactionTrigger(WaitTrigger):
-    """The base class of triggers of a committer.
+    """The base class of a committer's triggers.
 
     :param txid: the transaction of the committer.
     """
@@ -33,7 +33,7 @@ class TransactionTrigger(WaitTrigger):
         self._logged: Any = ""
 
     def log_once(self, waits: Any, text: str, *values: Any) -> None:
-        """Log a line, unless the previous line was about the same wait.
+        """Log a line unless the previous line was about the same wait.
 
         :param waits: value that identifies the wait.
         """
@@ -52,11 +52,12 @@ class TurnTrigger(TransactionTrigger):
     The trigger also fires if the current transaction must be skipped, or if the record of the waiting transaction has
     changed or is deleted.
 
-    :param op: the field `op` in the record of the transaction at the deferral.
+    :param op: the field `op` in the transaction's record at the time of the deferral.
     :param mapped: ids of the mapped tasks.
-    :param waited: earlier transactions for which the task has already waited in a worker for the maximum time. The
+    :param waited: earlier transactions that the task has already waited for in a worker, up to the maximum time. The
         trigger does not fire again for them.
-    :param places: number of transactions next to the turn whose committers wait in a worker instead of the triggerer.
+    :param places: number of transactions closest to the turn whose committers wait in a worker instead of the
+        triggerer.
     """
 
     watched: ClassVar[bool] = True
@@ -90,7 +91,7 @@ class MessagesTrigger(TransactionTrigger):
 
     :param attempt: number of the attempt.
     :param acker_store: connection of the ackers; None if the ackers are in the ledger's ZooKeeper.
-    :param timeout: seconds after the begin of the attempt within which the messages must be acked.
+    :param timeout: seconds after the attempt's start within which the messages must be acked.
     :param incarnation: incarnation of the topology.
     """
 

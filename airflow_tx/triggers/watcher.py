@@ -1,7 +1,7 @@
 """Report the commits of a topology as events of an Airflow asset.
 
 The ledger stores the progress of the watcher, so that no commit is lost while no watcher runs. The progress is recorded
-once Airflow has the event in its database. Airflow 3.3 reports this. Airflow 3.2 does not, so the watcher waits some
+once Airflow has the event in its database. Airflow 3.3 confirms this. Airflow 3.2 does not, so the watcher waits a few
 seconds instead.
 """
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
-"""Maximum number of events that Airflow has not stored yet."""
+"""Maximum number of events not yet stored by Airflow."""
 STORED_AFTER = 10.0
-"""Seconds after which an event counts as stored, if Airflow does not report this."""
+"""Seconds after which an event counts as stored if Airflow does not confirm it."""
 _DAMAGED = 30.0
 
 
@@ -47,7 +47,7 @@ class CommitNotStored(TxError):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
-    """Fires after each group of `every` transactions, in order. It reports each transaction at least once.
+    """Fires after every group of `every` transactions, in order. Each transaction is reported at least once.
 
     :param watcher: name of the watcher, under which the ledger stores its progress.
     :param every: number of transactions in one event.
@@ -83,17 +83,17 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
 
 
 class CommitsProducer:
-    """Reads commits from the ledger, and records in the ledger which of them Airflow has stored."""
+    """Reads commits from the ledger, and records there which ones Airflow has stored."""
 
     def __init__(self, trigger: CommitsTrigger) -> None:
         self._trigger = trigger
         self._read = 0
         """The last txid in an event."""
         self._stored: int | None = None
-        """The last txid that the ledger has recorded as stored; None before the first read."""
+        """The last txid recorded as stored in the ledger; None before the first read."""
         self._handed_on_at = float("-inf")
         self._waited = False
-        """Whether the watcher began to wait before the topology began."""
+        """Whether the watcher started to wait before the topology began."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Event, int]]:
         trigger = self._trigger
@@ -159,7 +159,7 @@ class UnconfirmedCommits(CommitsProducer):
     def __init__(self, trigger: CommitsTrigger) -> None:
         super().__init__(trigger)
         self._handed_on: deque[tuple[float, int]] = deque()
-        """The time after which each event counts as stored, and the last txid in the event."""
+        """The time at which each event counts as stored, and the last txid in the event."""
 
     def _next(self, store: Store) -> Event | None:
         self._note_stored(store)
@@ -185,7 +185,7 @@ def _restates(ended: TransactionRecord) -> bool:
 def committed_asset(
     topology: str, *, every: int = 1, zookeeper_conn_id: str | None = None, root: str | None = None
 ) -> Asset:
-    """Return the asset of a topology's commits. A DAG with this asset as its schedule runs after commits.
+    """Return the asset for a topology's commits. A DAG with this asset as its schedule runs after commits.
 
         with DAG("report", schedule=committed_asset("flights", every=10)): ...
 

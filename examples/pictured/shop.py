@@ -1,4 +1,4 @@
-"""The DAGs in the pictures of the Transactions page. They process orders, payments and returns of a shop."""
+"""The DAGs in the screenshots of the Transactions page, which process orders, payments and returns of a shop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path(os.environ["AIRFLOW_TX_DATA"])
 
 
 def take_time(least: float, most: float) -> str:
-    """Wait for a time that depends only on the file. Return the name of the file."""
+    """Wait for a time that depends only on the file, then return the file name."""
     name = Path(current_batch().metadata["files"][0]["name"])
     time.sleep(random.Random(str(name)).uniform(least, most))  # noqa: TX105 - the time to wait is no value
     return name.stem

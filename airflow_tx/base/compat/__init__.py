@@ -1,7 +1,7 @@
-"""The only package that uses Airflow names outside of Airflow's public interface.
+"""The only package that uses non-public Airflow APIs.
 
-It supports Airflow 3.2 and 3.3. Each function has a test that fails if a new version of Airflow behaves differently. It
-imports Airflow only when a function needs it, since all other packages import this one.
+It supports Airflow 3.2 and 3.3. Each function has a test that fails if a new version of Airflow behaves differently.
+Airflow is imported only on demand, since all other packages import this one.
 """
 
 from airflow_tx.base.compat.components import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The part of `compat` for Airflow components: forked processes and folders of DAG files."""
+"""Airflow components: forked processes and DAG folders. Part of `compat`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scheduler_forks_tasks() -> bool:
 
 
 def dag_folders() -> list[str]:
-    """List the local folders of DAG bundles. These bundles need no download."""
+    """List the local folders of the DAG bundles that need no download."""
     from airflow.sdk.configuration import conf
 
     bundles = conf.getjson("dag_processor", "dag_bundle_config_list", fallback=[])
@@ -51,7 +51,7 @@ def is_airflow_3_2() -> bool:
 
 
 def version_note() -> str | None:
-    """Return a note about an untested version of Airflow. Return None if all tests run on this version."""
+    """Return a note if this Airflow version is untested, or None if all tests run on it."""
     from airflow import __version__ as airflow
 
     if is_airflow_3_2():
@@ -67,10 +67,9 @@ def version_note() -> str | None:
 def confirmed_stream(stream: Any) -> Any:
     """Create an event producer for the triggerer of Airflow 3.3.
 
-    The triggerer tells the producer which events it has stored.
+    The triggerer reports to the producer which events it has stored.
 
-    :param stream: object whose `open_stream` yields events. Its `advance` is called with the events that Airflow has
-        stored.
+    :param stream: object whose `open_stream` yields events. Its `advance` gets the events that Airflow has stored.
     """
     from airflow.triggers.shared_stream import SharedStreamProducer
 

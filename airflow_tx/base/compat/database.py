@@ -1,4 +1,4 @@
-"""The part of `compat` for runs and DAGs in the metadata database. Only commands and the API server can use it."""
+"""Runs and DAGs in the metadata database. Part of `compat`. Only commands and the API server can use it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _state(row: Any) -> str:
 
 
 def _strands() -> Any:
-    """Return the SQL expression that is true if the backfill of a run starts no runs.
+    """Return the SQL expression that is true if a run's backfill starts no more runs.
 
     The query needs an outer join of `DagRun.backfill`.
     """
@@ -64,9 +64,8 @@ def clear_run(
     :param past_limit: whether the run may start even if the DAG has its maximum number of running runs. This also
         applies to a waiting run that was cleared earlier.
     :param only_failed: clear only the failed tasks. A run without failed tasks is not changed.
-    :param latest: whether to run the newest version of the DAG, even if the DAG has another setting for cleared runs.
-    :param noting: function that notes the start of the run elsewhere. It is called while the database transaction is
-        open.
+    :param latest: whether to use the newest DAG version, even if the DAG's setting for cleared runs differs.
+    :param noting: function that records the start elsewhere. It is called within the database transaction.
     :raises RunNotStarted: Airflow no longer has the DAG of the run.
     """
     from airflow.models.dagbag import DBDagBag
@@ -92,8 +91,8 @@ def clear_run(
             run_on_latest_version=latest or _runs_latest(dag_id, session),
             session=session,
         )
-        # A clear sets the state of an ended run. It does not set the state of a run that already
-        # waits.
+        # A clear sets the state of an ended run. It does not change the state of a run that is
+        # already waiting.
         if past_limit and run.state == DagRunState.QUEUED:
             run.set_state(DagRunState.RUNNING)
         session.flush()
@@ -118,14 +117,14 @@ def create_run(
     *,
     noting: Callable[[], object] = bool,
 ) -> bool:
-    """Create a run, which starts within the limits of the DAG. Return False if the run exists.
+    """Create a run, which starts when the DAG's limits permit. Return False if the run exists.
 
-    The run is a manual run. Airflow reserves some run ids for other types of runs, such as for scheduled runs. In
-    Airflow 3.2, a run with such an id has that type.
+    The run is a manual run. Airflow reserves some run ids for other types, such as scheduled runs. In Airflow 3.2, such
+    an id also sets the run's type.
 
-    :param interval: data interval of the run. If the schedule does not have it, the run has no logical date.
+    :param interval: data interval of the run. The run has no logical date if the interval is not in the schedule.
     :param noting: see `clear_run`.
-    :raises RunNotStarted: the DAG is unknown, or its rules forbid such a run.
+    :raises RunNotStarted: the DAG is unknown, or the DAG does not allow such a run.
     """
     from airflow.api.common.trigger_dag import trigger_dag
     from airflow.exceptions import DagRunAlreadyExists
@@ -159,10 +158,7 @@ def create_run(
 
 
 def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str, Any]:
-    """Return the dates of a new run.
-
-    A run has no dates if the schedule has no such interval, or another run has the date.
-    """
+    """Return the dates of a new run, if its interval is in the schedule and no other run has the date."""
     from airflow.models.dagbag import DBDagBag
 
     if interval is None:
@@ -259,9 +255,9 @@ def is_paused_there(dag_id: str) -> bool | None:
 
 
 def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
-    """Explain why Airflow starts no run of a DAG, and how to change this. Return None if Airflow starts runs.
+    """Explain why Airflow starts no runs of a DAG, and how to fix this. Return None if Airflow starts them.
 
-    :param once_unpaused: whether to ignore that the DAG is paused.
+    :param once_unpaused: whether to ignore a pause of the DAG.
     """
 
     with sessions.create_session() as session:
@@ -278,7 +274,7 @@ def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
 
 
 def connection_exists(conn_type: str) -> bool:
-    """Whether the metadata database has a connection of this type."""
+    """Whether the metadata database contains a connection of this type."""
     from airflow.models.connection import Connection
 
     query = sa.select(Connection.id).where(Connection.conn_type == conn_type).limit(1)
@@ -325,7 +321,7 @@ def log_action(
 
 
 class DagFile(NamedTuple):
-    """The location of a DAG in Airflow: a bundle, and a path below it."""
+    """The location of a DAG in Airflow: a bundle, and a path within it."""
 
     bundle: str
     path: str
@@ -345,7 +341,7 @@ def dag_file(dag_id: str) -> DagFile | None:
 
 
 def code_since(dag_id: str) -> datetime | None:
-    """Return when the code of a DAG last changed in Airflow. Return None if Airflow does not know the DAG."""
+    """Return the time when a DAG's code last changed in Airflow. Return None if Airflow does not know the DAG."""
     from airflow.models.dagcode import DagCode
 
     with sessions.create_session() as session:
@@ -381,7 +377,7 @@ def prepare_test(dag: Any) -> None:
 
 
 def is_scheduled(dag_id: str) -> bool:
-    """Whether a live scheduler executes the tasks of this DAG. It would also execute tasks of `DAG.test`."""
+    """Whether a live scheduler executes this DAG's tasks. It would also execute the tasks of a `DAG.test`."""
     from airflow.jobs.job import most_recent_job
 
     with sessions.create_session() as session:
@@ -410,7 +406,7 @@ def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str |
 
 
 def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
-    """List the XComs of a run from the metadata database: task id, key, map index, value."""
+    """List a run's XComs from the metadata database: task id, key, map index, value."""
     from airflow.models.xcom import XComModel
 
     wanted = sa.select(XComModel).where(

@@ -1,9 +1,8 @@
-"""The part of `compat` for runs: how tasks and triggers start runs and read their states.
+"""How tasks and triggers start runs and read run states. Part of `compat`.
 
 A task or a trigger has no access to the metadata database, and sends messages to its supervisor. A task may send the
 messages of the union `ToSupervisor` in airflow.sdk.execution_time.comms. A trigger may send only the messages of
-`ToTriggerSupervisor` in airflow.jobs.triggerer_job_runner. The supervisor does not answer any other message of a
-trigger.
+`ToTriggerSupervisor` in airflow.jobs.triggerer_job_runner. The supervisor ignores all other messages from a trigger.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ _EVENTS_AT_ONCE = 100
 
 
 class RunNotStarted(TxError):
-    """Signals that Airflow refused to start or clear a run, or did not answer.
+    """Signals that Airflow refused to start or clear a run, or did not respond.
 
-    The message contains Airflow's answer in one line.
+    The message has its response in one line.
 
-    :param status: HTTP status of Airflow's answer, or None if there was no answer.
-    :param forbidden: whether the DAG forbids such a run, so that only a change of its file helps.
+    :param status: HTTP status of Airflow's response, or None if there was no response.
+    :param forbidden: whether the DAG does not allow such a run, so that its file must be changed.
     """
 
     forbidden = False
@@ -67,7 +66,8 @@ def start_run(
 ) -> bool:
     """Start a run. Return False if the run exists and `reset` is not set.
 
-    Airflow repeats a request whose answer was lost, so this call may have created the run even if it returns False.
+    Airflow repeats a request whose response was lost. This call may therefore have created the run even if it returns
+    False.
 
     :param conf: conf of a new run. A run that is reset keeps its conf.
     :param reset: whether to clear all tasks of the run if it exists.
@@ -108,13 +108,13 @@ def start_run(
 
 
 def operator_run_type() -> Any:
-    """Return the type of a run that a task starts."""
+    """Return the run type of a run that a task starts."""
     kinds = types.DagRunType
     return kinds.MANUAL if is_airflow_3_2() else kinds.OPERATOR_TRIGGERED
 
 
 def why_not_started(dag: Any) -> tuple[str, str] | None:
-    """Explain why no task can start a run of a DAG, and how to change this. Return None if a task can start a run."""
+    """Explain why no task can start a run of a DAG, and how to fix this. Return None if a task can start a run."""
     missing = []
     for name in dag.params:
         try:
@@ -141,7 +141,7 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
 
     Return False if the run does not exist. The first reset sets the state of a running task to `restarting`. Airflow
     then waits until the process reports, or until its heartbeat times out (300 s). A second reset sets the state of the
-    task to scheduled. A live process detects this at its next heartbeat.
+    task to scheduled. A live process notices this at its next heartbeat.
 
     :raises RunNotStarted: see `start_run`.
     """
@@ -171,12 +171,12 @@ def is_paused(dag_id: str) -> bool | None:
 
 
 def running_runs(dag_id: str) -> int:
-    """Return the number of running runs of the DAG, including runs of a backfill."""
+    """Return the number of the DAG's running runs, including backfill runs."""
     return int(_ask(_count(dag_id, ["running"])).count)
 
 
 def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
-    """Return the logical date of a queued or running run of the DAG, if it is before this date."""
+    """Return the logical date of a queued or running run of the DAG that precedes this date."""
     for state in ("running", "queued"):
         found = _ask(comms.GetPreviousDagRun(dag_id=dag_id, logical_date=date, state=state)).dag_run
         if found is not None:
@@ -185,7 +185,7 @@ def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
 
 
 def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
-    """Return the number of runs of this logical date that are in one of these states."""
+    """Return the number of runs with this logical date and one of these states."""
     return int(_ask(_count(dag_id, states, date)).count)
 
 
@@ -199,7 +199,7 @@ def _run_on(dag_id: str, date: datetime) -> Any:
 def is_asset(outlet: Any) -> bool:
     """Whether a task with this outlet emits an event automatically.
 
-    The outlet must be an asset, or a reference to one.
+    The outlet must be an asset or an asset reference.
     """
     from airflow.sdk import Asset
     from airflow.sdk.definitions.asset import AssetRef
@@ -219,7 +219,7 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
     uri = None if isinstance(asset, AssetNameRef) else asset.uri
     limit = _EVENTS_AT_ONCE
     while True:
-        # An event follows its commit closely, so it is one of the first events.
+        # An event soon follows its commit, so it is among the first events.
         message = comms.GetAssetEventByAsset(name=name, uri=uri, after=after, limit=limit)
         events = _ask(message).asset_events
         if any(said.items() <= (event.extra or {}).items() for event in events):
@@ -235,7 +235,7 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
 async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | None]:
     """Return the states of runs. A deleted run has the state None.
 
-    This sends one message for each run, since Airflow has no message for several runs.
+    Each run needs its own message, since Airflow has none for several runs.
     """
     import asyncio
 
@@ -262,7 +262,7 @@ async def runs_on_async(dag_id: str, date: datetime, states: Collection[str]) ->
 
 
 def text(state: Any) -> str:
-    """Convert a state to the spelling of Airflow's database and API."""
+    """Convert a state to its spelling in Airflow's database and API."""
     return str(getattr(state, "value", state))
 
 
@@ -283,17 +283,15 @@ async def _ask_async(message: Any) -> Any:
 
 
 def is_current_try(task_try: str) -> bool:
-    """Query Airflow whether this is still the current try of the calling task.
-
-    Most retries and clears change the id of a try.
+    """Query whether this is still the calling task's current try. Most retries and clears change the try's id.
 
     :param task_try: id of the try, or the result of `task_try`.
     """
     from uuid import UUID
 
     own = UUID(task_try.partition(".")[0])
-    # Ignore the content of the answer. Airflow first looks up the try, and reports an error if it
-    # does not exist.
+    # Ignore the response body. Airflow first looks up the try, and reports an error if it does not
+    # exist.
     return _or_missing(comms.ValidateInletsAndOutlets(ti_id=own)) is not None
 
 
@@ -327,7 +325,7 @@ def _status(error: exceptions.AirflowRuntimeError) -> int | None:
 
 
 def _innermost(error: exceptions.AirflowRuntimeError) -> dict[str, Any]:
-    """Return the innermost error. The answers of Airflow's server and client contain one another."""
+    """Return the innermost error, since Airflow's server and client wrap each other's errors."""
     detail: dict[str, Any] = error.error.detail or {}
     while isinstance(detail.get("detail"), dict):
         detail = detail["detail"]
@@ -339,10 +337,10 @@ def one_line(value: object) -> str:
 
 
 # --- intervals ----------------------------------------------------------------------------------------------------
-# The part of `compat` for data intervals: the intervals of a schedule, and their runs.
+# The data intervals of a schedule, and their runs.
 
 
-# The search for an earlier interval begins this many interval lengths before a date.
+# The search for an earlier interval starts this many interval lengths before a date.
 _REACHES = (2, 16, 128)
 _EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
 
@@ -384,7 +382,7 @@ def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
     """
     try:
         core = _core(dag.timetable)
-    except ImportError:  # this worker has only the Task SDK
+    except ImportError:  # only the Task SDK is installed on this worker
         return None
     for reach in _REACHES:
         asked = _asked(core, start - reach * (end - start), start)
@@ -399,8 +397,8 @@ class IntervalSchedule:
     """The schedule of a DAG, from its file. The first use imports Airflow's core.
 
     :param timetable: timetable of the DAG.
-    :param earliest: date before which no interval begins.
-    :param latest: date after which no interval begins.
+    :param earliest: date before which no interval starts.
+    :param latest: date after which no interval starts.
     :param catchup: whether the first interval is the earliest one. Otherwise it is the last one that has ended.
     """
 
@@ -411,7 +409,7 @@ class IntervalSchedule:
 
     @classmethod
     def of_dag(cls, dag: Any) -> IntervalSchedule:
-        """Read the schedule of a DAG. The start and end dates of its tasks also limit the schedule."""
+        """Read a DAG's schedule, which its tasks' start and end dates also limit."""
         starts = [
             date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date
         ]
@@ -437,14 +435,14 @@ class IntervalSchedule:
         """Convert the schedule to plain JSON, for another process."""
         from airflow.serialization.encoders import encode_timetable
 
-        # Store a text. Airflow would convert a mapping that names a class to an object in a
-        # trigger's arguments.
+        # Store text. In trigger arguments, Airflow would convert a mapping that names a class to an
+        # object.
         encoded = json.dumps(encode_timetable(self.timetable))
         dates = [each and each.isoformat() for each in (self.earliest, self.latest)]
         return {"timetable": encoded, "dates": dates, "catchup": self.catchup}
 
     def next_interval(self, after: datetime | None, now: datetime) -> ScheduledInterval | None:
-        """Find the first interval that begins at or after a date. Return None if the interval has not ended.
+        """Find the first interval that starts at or after a date. Return None if it has not ended.
 
         :param after: the date, or None for the first interval of the schedule.
         :raises ImportError: only the Task SDK is installed.
@@ -458,11 +456,11 @@ class IntervalSchedule:
         return None if found is None or max(found.end, found.run_after) > now else found
 
     def previous_end(self, start: datetime, end: datetime) -> datetime | None:
-        """Return the end of the last interval before the given one. Return None if there is none nearby."""
+        """Return the end of the previous interval. Return None if there is none nearby."""
         return previous_end(self, start, end)
 
     def run_id(self, interval: ScheduledInterval) -> str:
-        """Return the run id that Airflow's scheduler gives to the run of an interval."""
+        """Return the run id that the scheduler assigns to the run of an interval."""
         from airflow.timetables.base import DataInterval
 
         dates = DataInterval(pendulum.instance(interval.start), pendulum.instance(interval.end))
@@ -474,7 +472,7 @@ class IntervalSchedule:
         return name
 
     def makes(self, start: datetime, end: datetime) -> bool:
-        """Whether Airflow gives this interval to a manual run that may start at the end of the interval."""
+        """Whether Airflow assigns this interval to a manual run that may start at the interval's end."""
         return _inferred(self._core, end) == (start, end)
 
     @cached_property
@@ -493,13 +491,13 @@ def first_intervals(timetable: Any, since: datetime, count: int) -> list[Schedul
 def _core(timetable: Any) -> Any:
     from airflow.serialization.encoders import coerce_to_core_timetable
 
-    return coerce_to_core_timetable(timetable)  # a timetable of Airflow's core is unchanged
+    return coerce_to_core_timetable(timetable)  # keep a timetable of Airflow's core unchanged
 
 
 def _asked(
     core: Any, earliest: datetime | None, latest: datetime | None = None, *, catchup: bool = True
 ) -> Iterator[ScheduledInterval]:
-    """Yield the intervals of a timetable in order, in the same way as the scheduler."""
+    """Yield the intervals of a timetable in order, as the scheduler does."""
     from airflow.timetables.base import TimeRestriction
 
     restriction = TimeRestriction(
@@ -519,11 +517,11 @@ def _asked(
 def _in_a_row(
     core: Any, since: datetime, earliest: datetime | None = None, latest: datetime | None = None
 ) -> Iterator[ScheduledInterval]:
-    """Yield the intervals of a timetable from `since` on. The search begins at an earlier date.
+    """Yield the intervals of a timetable from `since` on. The search starts at an earlier date.
 
     Otherwise a cron schedule would omit an interval that ends when the clocks go forward.
 
-    :param earliest: date at which the scheduler begins its search, or None if it is unknown.
+    :param earliest: date at which the scheduler starts its search, or None if it is unknown.
     """
     asked = _asked(core, _before(core, since, earliest), latest)
     return (each for each in asked if each.start >= since)
@@ -541,7 +539,7 @@ def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
         date = max(since - reach * (found.end - found.start), earliest or _EVER)
         before = list(takewhile(lambda each: each.start < since, _asked(core, date)))
         if before and before[-1].end != since == found.start:
-            return since  # a schedule of a fixed length has an interval from any date on
+            return since  # a schedule with a fixed length has an interval from every date
         if before or date == earliest:
             return date
     return since
@@ -553,7 +551,7 @@ def _inferred(timetable: Any, run_after: datetime) -> tuple[datetime, datetime]:
 
 
 def interval_context(start: datetime, end: datetime) -> dict[str, Any]:
-    """Return the entries for dates in the context of a scheduled run."""
+    """Return the date entries of a scheduled run's context."""
     from airflow.sdk.timezone import coerce_datetime
 
     date: Any = coerce_datetime(start)
@@ -575,7 +573,7 @@ INTERVAL_KEYS = frozenset(
     {"logical_date", "data_interval_start", "data_interval_end"}
     | {"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz"}
 )
-"""The keys of the result of `interval_context`."""
+"""The keys of the mapping that `interval_context` returns."""
 
 
 class DatedRun(NamedTuple):
@@ -600,7 +598,7 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
 
 
 def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[datetime, DatedRun]:
-    """Return the runs with the logical dates of these intervals, by date."""
+    """Return the runs for these intervals, by logical date."""
     from airflow.models.dagrun import DagRun
     from sqlalchemy import select
 
@@ -617,10 +615,9 @@ def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[date
 
 
 def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> bool:
-    """Create the run of a data interval, as `airflow backfill create` does. Return False if the run exists.
+    """Create the run for a data interval, like `airflow backfill create`. Return False if the run exists.
 
-    The run belongs to no backfill. It uses the run slots of the DAG, and does not wait until another backfill has
-    ended.
+    The run belongs to no backfill. It uses the DAG's run slots, and does not wait for other backfills to end.
 
     :raises RunNotStarted: Airflow does not know the DAG, or the DAG cannot be backfilled.
     """

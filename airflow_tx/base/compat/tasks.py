@@ -1,4 +1,4 @@
-"""The part of `compat` for tasks: how a DAG file defines them, and how Airflow executes them."""
+"""How a DAG file defines tasks, and how Airflow executes them. Part of `compat`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_mapped(task: Task) -> bool:
 
 
 _PLAIN_FUNCTIONS = ("PythonOperator", "_PythonDecoratedOperator")
-"""Airflow's operator classes that call the function in the task's process, and whose result becomes an XCom."""
+"""The Airflow operators that call the function in the task's process and push its result as an XCom."""
 DECORATED_TASKS = (
     "_BranchPythonDecoratedOperator",
     "_PythonDecoratedOperator",
@@ -103,15 +103,12 @@ def add_hooks(
 
 
 def make_log_fit() -> None:
-    """Enable the task log to write unpaired surrogates.
-
-    Otherwise such a text would raise an error that ends the process.
-    """
+    """Allow unpaired surrogates in the task log. Otherwise they would raise an error that ends the process."""
     import structlog
 
     processors: Any = structlog.get_config()["processors"]
     if _fit_event not in processors:
-        processors.insert(-1, _fit_event)  # structlog's last processor writes the line of the log
+        processors.insert(-1, _fit_event)  # structlog's last processor writes the log line
 
 
 def _fit_event(logger: Any, method: str, event: Any) -> Any:
@@ -143,7 +140,8 @@ def after_policies(changed: Callable[[Any], None]) -> None:
     :param changed: function that is called with the DAG. Its error becomes the import error of the DAG file.
     """
     _after_policies.add(changed)
-    # Only a process that reads DAG files uses policies, and it has imported this module. Scripts have no extra cost.
+    # Only a process that reads DAG files uses policies, and it has imported this module. Scripts
+    # have no overhead.
     settings = sys.modules.get("airflow.settings")
     if settings is None:
         return
@@ -182,7 +180,7 @@ def wrap_function(
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:
-    """Create a retry policy that fails a task at once after an exception in `final`, and otherwise follows `other`."""
+    """Create a retry policy that fails a task immediately on an exception in `final`, and otherwise follows `other`."""
     from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
     class NoRetryAfter(RetryPolicy):
@@ -208,7 +206,7 @@ def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) ->
 def empty_interval(dag: Any) -> str | None:
     """Return the name of a DAG's timetable if its data intervals are empty, as with `@daily` in Airflow 3.
 
-    This method checks the first two intervals of the timetable. It returns None if no interval is empty.
+    Only the first two intervals are checked. Return None if they are not empty.
     """
     first = first_intervals(dag.timetable, dag.start_date or datetime.now(timezone.utc), 2)
     is_empty = any(each.start == each.end for each in first)
@@ -240,14 +238,13 @@ def upstream(task: Task) -> frozenset[str]:
 
 
 AFTER_SKIPPED = "none_failed_min_one_success"
-"""The trigger rule of a task that may follow skipped tasks. No upstream task has failed, and at least one has
-succeeded."""
+"""The trigger rule of a task that may follow skipped tasks: no upstream task failed, and at least one succeeded."""
 _SKIPPED_WITH_ANY = frozenset({"all_success", "none_skipped"})
 _SKIPPED_WITH_ALL = frozenset({AFTER_SKIPPED, "one_success"})
 
 
 def skipped_along(dag: Any, skipped: Collection[str]) -> frozenset[str]:
-    """Return the given skipped tasks, and all other tasks that Airflow then skips if the remaining tasks succeed."""
+    """Return the given skipped tasks, and the tasks that Airflow then skips if all others succeed."""
     found = set(skipped)
     for task in dag.topological_sort():
         before = task.upstream_task_ids
@@ -290,7 +287,7 @@ class _Options:
 class _Both:
     """Calls two hooks one after the other.
 
-    The source of this class is part of the serialized DAG, so do not change it.
+    The serialized DAG contains the source code of this class, so do not change it.
     """
 
     def __init__(self, first: Callable[..., None], second: Callable[..., None]) -> None:
@@ -308,7 +305,7 @@ _SKIPS_ITSELF = "tx_skips_itself"
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run from the view of its own tasks.
+    """A run as seen by its own tasks.
 
     :param interval_start: start of the data interval. This date, like the others, is None if the run does not have it.
     :param partition_date: date that identifies a partitioned run, since the partition key may be renamed.
@@ -327,7 +324,7 @@ class RunInfo:
 
 
 def run_info(context: Mapping[str, Any]) -> RunInfo:
-    """Describe the run of a task from its context. The context lacks the keys of dates that the run does not have."""
+    """Describe a task's run from its context. The context lacks the keys of missing dates."""
     run = context["dag_run"]
     by_schedule = text(run.run_type) == "scheduled" or is_test_run()
     return RunInfo(
@@ -348,10 +345,7 @@ RUNNING_KEY = "airflow_tx_running"
 
 
 def note_running(ti: Any, context: Mapping[str, Any]) -> None:
-    """Store the number of active runs when a run of a backfill begins.
-
-    The backfill has at least this many run slots.
-    """
+    """Store the number of active runs when a backfill run starts. The backfill has at least this many run slots."""
     if run_info(context).run_type == BACKFILL:
         before = pull(ti, ti.task_id, RUNNING_KEY) or 0
         ti.xcom_push(key=RUNNING_KEY, value=max(before, running_runs(ti.dag_id)))
@@ -372,14 +366,14 @@ def is_failed(state: str | None) -> bool:
 
 
 def is_left_out(state: str | None) -> bool:
-    """Whether this state means that the task instance has no output. An earlier try of it may have acked."""
+    """Whether this state means that the task instance has no output. An earlier try may still have acked."""
     from airflow.utils.state import State
 
     return state in State.finished - State.failed_states - {State.SUCCESS}
 
 
 def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
-    """Return the states of tasks in the calling task's run. A mapped instance is named `task_<map index>`."""
+    """Return the states of tasks in the calling task's run. Mapped instances are named `task_<map index>`."""
     found = ti.get_task_states(dag_id=ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id])
     return {
         name: None if state is None else text(state)
@@ -394,8 +388,8 @@ def instance_states(
 
     A task that Airflow does not report has the state None.
 
-    :param mapped: mapped tasks. Each mapped task needs its own request, since an instance may have the name of another
-        task.
+    :param mapped: mapped tasks. Each mapped task needs its own request, since an instance may share its name with
+        another task.
     """
     plain = [task for task in task_ids if task not in mapped]
     found = task_states(ti, plain) if plain else {}
@@ -424,7 +418,7 @@ def map_index(ti: Any) -> int:
 
 
 def task_try(ti: Any) -> str:
-    """Return a text that identifies the current try of a task instance.
+    """Return a text that identifies a task instance's current try.
 
     It includes the try number, since a retry may keep the id.
     """
@@ -473,7 +467,7 @@ def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
     itself. See `is_skipped_by`. If the scheduler found a running task that must be skipped, it would consider the run
     deadlocked and fail it.
 
-    :param operator: operator that is a SkipMixin.
+    :param operator: operator that inherits from SkipMixin.
     """
     found = instance_states(
         ti, [task.task_id for task in tasks], [task.task_id for task in tasks if is_mapped(task)]
@@ -512,7 +506,7 @@ def canonical(value: Any) -> Any:
 
 
 def masked(text: str) -> str:
-    """Mask the secrets in a text that this process got from Airflow, in the same way as Airflow's logs."""
+    """Mask the secrets that this process got from Airflow, as Airflow's logs do."""
     from airflow._shared.secrets_masker import redact as redact_there
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
@@ -522,12 +516,11 @@ def masked(text: str) -> str:
 
 
 # --- metrics ------------------------------------------------------------------------------------------------------
-# The part of `compat` for metrics. They are sent in the same way as Airflow's own, as [metrics]
-# configures.
+# Metrics. They are sent like Airflow's own, as configured in [metrics].
 
 
 class MetricKind(str, Enum):
-    """The way in which the values of a metric are aggregated."""
+    """How the values of a metric are aggregated."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -541,7 +534,7 @@ def sends_metrics() -> bool:
 
 
 def _stats() -> Any:
-    """Return the object of this process that sends metrics. It is a module, or a class in Airflow 3.2."""
+    """Return the object that sends this process's metrics: a module, or in Airflow 3.2 a class."""
     from airflow.sdk.observability import stats
 
     return stats.Stats if is_airflow_3_2() else stats
@@ -558,7 +551,7 @@ def _chosen_sender() -> Any:
 
 
 def _configured_sender() -> Any:
-    """Select the factory of metrics that Airflow's configuration defines."""
+    """Select the metrics factory that Airflow's configuration defines."""
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
     return get_stats_factory(*([_stats()] if is_airflow_3_2() else []))
@@ -567,9 +560,9 @@ def _configured_sender() -> Any:
 def send_metric(
     kind: MetricKind, name: str, value: float, *, tags: Mapping[str, str], named: str
 ) -> None:
-    """Send a value in the two forms of Airflow's own metrics.
+    """Send a value in both forms of Airflow's own metrics.
 
-    The second form has a tag in its name, for servers without tags.
+    For servers without tags, the second form has a tag in its name.
 
     :param value: value of the metric, which is in seconds for a timer.
     :param named: tag that is part of the second name. The option legacy_names_on of [metrics] turns the second name
@@ -585,7 +578,7 @@ def send_metric(
         prepare_metrics()
     _send(kind, name, value, dict(tags))
     if conf.getboolean("metrics", "legacy_names_on", fallback=True):
-        # A point in a value would add a level to the name.
+        # A dot in a value would add a level to the name.
         last = normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
         _send(
             kind, f"{name}.{last}", value, {tag: text for tag, text in tags.items() if tag != named}
@@ -603,7 +596,7 @@ def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> No
 
 
 def prepare_metrics() -> None:
-    """Prepare a process to send metrics with the current configuration of Airflow."""
+    """Prepare a process to send metrics as Airflow is currently configured."""
     from airflow.sdk.configuration import conf
 
     legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
@@ -612,7 +605,7 @@ def prepare_metrics() -> None:
 
 
 # --- functions ----------------------------------------------------------------------------------------------------
-# The part of `compat` for task functions that another process may call.
+# Task functions that another process may call.
 
 
 _BRACES = ("{{", "{%", "{#")
@@ -654,9 +647,9 @@ class TaskFunction:
 
 
 def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
-    """Return the function of a task if any process can call it.
+    """Return the task's function if any process can call it.
 
-    :param dated: whether the other process can pass the dates of a run to the function.
+    :param dated: whether the other process can pass a run's dates to the function.
     :raises ValueError: the function needs Airflow. The message gives the reason.
     """
     from airflow.providers.standard.decorators.python import _PythonDecoratedOperator
@@ -719,12 +712,12 @@ def check_plain(task: Any, *, commits: bool = False) -> None:
 
 
 def has_callbacks(dag: Any) -> bool:
-    """Whether the author of the DAG has defined a function that Airflow calls after a run of the DAG succeeds."""
+    """Whether the DAG author has defined a callback for successful runs."""
     return bool(dag.has_on_success_callback)
 
 
 def resolved(value: Any, read: Callable[[str, str], Any]) -> Any:
-    """Replace the outputs of other tasks in an argument with their values.
+    """Replace task outputs in an argument with their values.
 
     :param read: function that returns a value for (task id, name).
     """
@@ -740,7 +733,7 @@ def resolved(value: Any, read: Callable[[str, str], Any]) -> Any:
 
 
 def as_xcom(value: Any) -> Any:
-    """Return the stored form of a value. Each call of `from_xcom` restores it as a new object."""
+    """Return the stored form of a value, which `from_xcom` restores as a new object."""
     from airflow.sdk.serde import serialize
 
     return serialize(value)
@@ -765,7 +758,7 @@ class _NoContext(dict[str, Any]):
 
 @contextmanager
 def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Make each request for the task context fail within the `with` block.
+    """Make each access to the task context fail within the `with` block.
 
     :param known: keys of the context that are still available.
     """
@@ -803,7 +796,7 @@ def _check_parameters(task: Any, known: Collection[str]) -> None:
 
 
 def check_argument(value: Any) -> None:
-    """Raise an error if an argument contains anything except constants and the results of other tasks.
+    """Raise an error if an argument contains anything other than constants and task results.
 
     :raises ValueError: the argument is refused. The message names it.
     """
@@ -842,7 +835,7 @@ def _is_ours(hook: Any) -> bool:
 
 @contextmanager
 def dated_as_scheduled() -> Iterator[None]:
-    """Set the logical date of this process's tasks to the start of their data interval, as in a scheduled run.
+    """Set the logical date of this process's tasks to their data interval's start, as in a scheduled run.
 
     `DAG.test` uses the date of the test, which is the end of the interval.
     """

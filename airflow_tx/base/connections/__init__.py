@@ -1,4 +1,4 @@
-"""Conversion of Airflow connections to parameters of client libraries."""
+"""Convert Airflow connections to client library parameters."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ _ALIASES = {"endpoint": "endpoint_url", "token": "session_token"}
 _ROLES = ("role_arn", "profile_name")
 _SECRET = re.compile(r"key|secret|token|password|sas|credential", re.IGNORECASE)
 _SHORTEST = 4
-"""The minimum length of a hidden value. Shorter values are not secret, and hiding them would make messages
-unreadable."""
+"""The minimum length of a hidden value. Shorter values are not secret, and messages without them would be unreadable.
+"""
 _LOGIN_IN_URL = re.compile(r"//[^/@\s]+@")
 _ANSWER = re.compile(r"<(\?xml|Error\b).*", re.DOTALL)
 _ARROW = re.compile(r"\s*\x1b\[\d+m\u21b3\x1b\[0m\s*")
@@ -28,7 +28,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 def options_of_connection(conn_id: str, *, what: str) -> dict[str, str]:
     """Convert an Airflow connection to storage options of deltalake.
 
-    A ConfigError mentions `what`, which was given its id.
+    A ConfigError mentions `what`, the object that names the connection.
     """
     option = f"{what}(conn_id=)"
     connection = airflow_connection(conn_id, option=option, conn_type="aws", host="")
@@ -65,7 +65,7 @@ def _endpoint(connection: Endpoint) -> str | None:
 
 
 def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Add the missing S3 options of deltalake, so that no environment variable changes them.
+    """Add missing deltalake S3 options, so that environment variables cannot change them.
 
     :raises ConfigError: two committers could overwrite each other, or a key would be used with another key's token.
     """
@@ -102,8 +102,7 @@ def endpoint_of(options: Mapping[str, str]) -> str:
 def scrubbed(text: str, options: Mapping[str, str]) -> str:
     """Remove credentials from a message of the client, and shorten the message to one line.
 
-    If a key is wrong, the answer of S3 contains the key id and the signed request. Only the code of this answer
-    remains.
+    For a wrong key, the S3 response contains the key id and the signed request. Only its error code is kept.
     """
     given = [*options.items(), *((n, v) for n, v in os.environ.items() if n.startswith("AWS_"))]
     hidden = {value for name, value in given if _SECRET.search(name) and len(value) >= _SHORTEST}
@@ -119,6 +118,6 @@ def scrubbed(text: str, options: Mapping[str, str]) -> str:
 
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
-    """Convert the names of deltalake options to one name for each option."""
+    """Convert the alternative names of deltalake options to one name for each option."""
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     return {_ALIASES.get(name, name): value for name, value in plain.items()}

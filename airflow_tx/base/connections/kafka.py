@@ -1,4 +1,4 @@
-"""Convert Airflow connections of type kafka to settings of librdkafka and of Spark's Java client.
+"""Convert Airflow connections of type kafka to librdkafka and Spark Java client settings.
 
 No message and no repr shows a password.
 """
@@ -19,7 +19,7 @@ from airflow_tx.base.connections.lookup import (
 )
 from airflow_tx.base.errors import ConfigError
 
-# Use only known extras, since other extras, such as callbacks, belong to hooks.
+# Use only known extras. Others, such as callbacks, belong to hooks.
 PREFIXES = ("sasl.", "ssl.")
 KAFKA_EXTRAS = (
     "bootstrap.servers security.protocol enable.ssl.certificate.verification enable.sasl.oauthbearer.unsecure.jwt "
@@ -28,7 +28,7 @@ KAFKA_EXTRAS = (
 ).split()
 GROUP = "group.id"
 SPARK = "spark"
-"""The extra of a connection with Java client settings for Spark, if the converted settings are not enough."""
+"""The connection extra with additional Java client settings for Spark."""
 
 _SECRET = ("password", "secret", ".pem", "key")
 _SAME = (
@@ -49,7 +49,7 @@ class KafkaAddress:
 
     :param client: settings of librdkafka.
     :param group: name of the consumer group. No offsets are stored in it.
-    :param spark: Java client settings from the connection, which Spark gets unchanged.
+    :param spark: Java client settings from the connection, which are passed to Spark unchanged.
     """
 
     conn_id: str
@@ -59,7 +59,7 @@ class KafkaAddress:
 
     @classmethod
     def of_connection(cls, conn_id: str, *, what: str) -> KafkaAddress:
-        """Read an Airflow connection. A ConfigError mentions `what`, which was given the connection id."""
+        """Read an Airflow connection. A ConfigError mentions `what`, the object that names the connection."""
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="kafka")
         if connection.conn_type != "kafka":
             raise wrong_type(connection, what, "kafka")
@@ -82,14 +82,14 @@ class KafkaAddress:
 
     @property
     def first_server(self) -> str:
-        """The "host:port" of the first bootstrap server. OpenLineage uses it as the name of a cluster."""
+        """The "host:port" of the first bootstrap server. OpenLineage uses it as the cluster name."""
         first = self.client["bootstrap.servers"].partition(",")[0]
         return server_addresses(first.rpartition("://")[2], 9092)[0]
 
     def spark_options(self) -> dict[str, str]:
         """Convert the settings to options of Spark's Kafka connector.
 
-        The name of such an option is ``kafka.`` and the Java setting.
+        An option's name is ``kafka.`` followed by the Java setting.
         """
         found = {name: self.client[name] for name in _SAME if name in self.client}
         if protocol := self.client.get("security.protocol"):

@@ -24,7 +24,7 @@ _PARTS = ("host", "port", "login", "password", "schema")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A connection. Its parts have the same names as in Airflow. The repr shows only the id."""
+    """A connection. Its fields are named as in Airflow. The repr shows only the id."""
 
     conn_id: str
     conn_type: str = field(default="", repr=False)
@@ -48,7 +48,7 @@ class Endpoint:
 def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str = "...") -> Endpoint:
     """Find the connection with this id.
 
-    A Spark driver of a task finds it in an environment variable that the task has set. A driver on a cluster without
+    The Spark driver of a task finds it in an environment variable set by the task. A driver on a cluster without
     Airflow reads the variable ``AIRFLOW_CONN_<ID>``, as Airflow does.
 
     :param option: name of the option that contains the id, for the message.
@@ -79,8 +79,8 @@ def connection_of_airflow(conn_id: str) -> Any:
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
-        # Outside of tasks, triggers and the DAG processor, the Task SDK has no database access. A
-        # command therefore uses Airflow's models.
+        # Outside of tasks, triggers and the DAG processor, the Task SDK has no database access.
+        # Commands therefore use Airflow's models.
         if _in_task():
             return None
     from airflow.models.connection import Connection
@@ -96,10 +96,10 @@ def _in_task() -> bool:
 
 
 def _reason_unreadable(conn_id: str) -> str:
-    """Return the name of the secrets backend whose connection Airflow cannot read, with the error.
+    """Return the secrets backend whose connection Airflow cannot read, and the error. Return "" if there is none.
 
-    Return "" if there is none. Airflow itself treats such a connection as missing. In a task, the reason is unknown,
-    since the API server only reports a missing connection.
+    Airflow itself treats such a connection as missing. In a task, the reason is unknown, since the API server only
+    reports a missing connection.
     """
     from airflow.configuration import ensure_secrets_loaded
     from sqlalchemy.exc import DBAPIError
@@ -110,15 +110,18 @@ def _reason_unreadable(conn_id: str) -> str:
             if found is not None:
                 found.get_uri()  # this call decrypts the connection
         except DBAPIError:
-            continue  # there is no database, as in a Spark driver
+            continue  # there is no database, for example in a Spark driver
         except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
-            # The error message may contain a part of the password.
+            # The error message may contain part of the password.
             return f"{type(backend).__name__}: {type(error).__name__}"
     return ""
 
 
 def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
-    """Describe what to do about a missing connection. The environment may have a connection that cannot be parsed."""
+    """Describe what to do about a missing connection.
+
+    An environment variable may contain a connection that cannot be parsed.
+    """
     shown = json.dumps(example)
     variable = _AIRFLOWS + conn_id.upper()
     if variable in os.environ:
@@ -145,7 +148,7 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
 def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
     """Create the error for a connection whose type is not in `types`.
 
-    The message mentions `what`, which was given its id.
+    The message mentions `what`, the object that names the connection.
     """
     remedy = f"A {what} needs a connection of type {types}."
     if connection.conn_type == "generic":
@@ -155,7 +158,7 @@ def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
 
 
 def check_encryption(connection: Endpoint, known: Iterable[str]) -> None:
-    """Raise an error for an extra about encryption that would be ignored. Other extras belong to hooks.
+    """Raise an error for an encryption extra that would be ignored. Other extras belong to hooks.
 
     :param known: names of the extras that are used.
     :raises ConfigError: there is such an extra. The message names it.
@@ -174,7 +177,7 @@ def refused_extra(conn_id: str, name: str, value: Any, remedy: str) -> ConfigErr
 
 
 def flag_of(connection: Endpoint, name: str) -> bool:
-    """Read an extra that is a boolean, or the text of a boolean. A missing extra is False.
+    """Read an extra that is a boolean or its text. A missing extra is False.
 
     :raises ConfigError: the extra has another value.
     """
@@ -209,7 +212,7 @@ def server_addresses(hosts: str, port: int) -> list[str]:
 
 
 def handed_over(connection: Endpoint) -> dict[str, str]:
-    """Return the environment variables with which another process of this package finds the connection."""
+    """Return the environment variables that pass the connection to another process of this package."""
     plain = {
         each.name: getattr(connection, each.name)
         for each in fields(connection)
@@ -219,14 +222,14 @@ def handed_over(connection: Endpoint) -> dict[str, str]:
 
 
 def for_airflow(conn_id: str) -> None:
-    """Enable Airflow's own code in this process to find a connection that a task has passed to the process."""
+    """Let Airflow's own code find a connection that a task has passed to this process."""
     handed = os.environ.get(_OURS + conn_id)
     if handed:
         os.environ.setdefault(_AIRFLOWS + conn_id.upper(), handed)
 
 
 def all_for_airflow() -> None:
-    """Enable Airflow's own code in this process to find all connections that a task has passed to the process."""
+    """Let Airflow's own code find all connections that a task has passed to this process."""
     for name in [*os.environ]:
         if name.startswith(_OURS):
             for_airflow(name.removeprefix(_OURS))

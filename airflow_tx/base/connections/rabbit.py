@@ -1,4 +1,4 @@
-"""Convert Airflow connections of type amqp to connections of pika. No message and no repr shows a password."""
+"""Convert Airflow connections of type amqp to pika connections. No message and no repr shows a password."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PORT = 5672
 _TLS_PORT = 5671
-# A broker that does not answer within this time counts as unreachable.
+# A broker that does not respond within this time counts as unreachable.
 _PATIENCE = {"socket_timeout": 10, "stack_timeout": 15, "blocked_connection_timeout": 60}
 
 
@@ -41,7 +41,7 @@ def require_pika(*, needed_by: str) -> None:
 class RabbitBroker:
     """A broker, a virtual host and a login. The repr shows only the connection id.
 
-    :param authorities: file with trusted certificates, or None for the certificates of the system.
+    :param authorities: file with trusted certificates, or None for the system's certificates.
     """
 
     conn_id: str
@@ -55,7 +55,7 @@ class RabbitBroker:
 
     @classmethod
     def of_connection(cls, conn_id: str, *, what: str) -> RabbitBroker:
-        """Read an Airflow connection. A ConfigError mentions `what`, which was given the connection id."""
+        """Read an Airflow connection. A ConfigError mentions `what`, the object that names the connection."""
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="amqp")
         if connection.conn_type != "amqp":
             raise wrong_type(connection, what, "amqp")
@@ -78,7 +78,7 @@ class RabbitBroker:
         )
 
     def connect(self) -> Any:
-        """Open a `pika.BlockingConnection`. Other errors of pika are raised unchanged.
+        """Open a `pika.BlockingConnection`. Other pika errors are raised unchanged.
 
         :raises ConfigError: the certificates cannot be read, or the broker refuses the login or the virtual host.
         """

@@ -1,6 +1,6 @@
 """Redis connections: client parameters from an Airflow connection or a URL, and the client.
 
-Sources, states and ackers convert a `RedisFailure` to their own errors. No message and no repr shows a password.
+Sources, states and ackers convert a `RedisFailure` to errors of their own. No message and no repr shows a password.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REDIS_EXTRAS = (
     "db ssl ssl_cert_reqs ssl_ca_certs ssl_certfile ssl_keyfile ssl_check_hostname socket_timeout "
     "socket_connect_timeout"
 ).split()
-# A server that does not answer within this time counts as unreachable.
+# A server that does not respond within this time counts as unreachable.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
 _AWAY = (
     "READONLY",
@@ -42,7 +42,7 @@ _AWAY = (
 def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
     """Return the client parameters of an Airflow connection.
 
-    A ConfigError mentions `what`, which was given the connection id.
+    A ConfigError mentions `what`, the object that names the connection.
     """
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
     if connection.conn_type != "redis":
@@ -100,7 +100,7 @@ def parameters_of_url(url: str) -> dict[str, Any]:
 
 
 def redis_dataset(parameters: Mapping[str, Any], key: str) -> Dataset:
-    """Return the dataset of a key or of a prefix of keys. The key "" means the entire database."""
+    """Return the dataset of a key or a key prefix. The key "" means the entire database."""
     server = (
         parameters.get("path")
         or f"{parameters.get('host', 'localhost')}:{parameters.get('port', 6379)}"
@@ -131,7 +131,7 @@ def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
         remedy = "It needs redis-py: pip install 'airflow-provider-tx[redis]'."
         raise ConfigError(option="Redis of", value=needed_by, remedy=remedy) from None
     known = {**_PATIENCE, **parameters, "retry": Retry(NoBackoff(), 0)}
-    if "connection_class" in known:  # this parameter comes from a URL
+    if "connection_class" in known:  # this parameter comes from the URL
         return Redis(connection_pool=ConnectionPool(**known))
     return Redis(**known)
 
@@ -141,10 +141,10 @@ class RedisFailure:
     """An error of Redis or its client.
 
     :param text: the error in one line, without the password.
-    :param answered: whether the server sent the error as the answer to a command.
+    :param answered: whether the server sent the error in response to a command.
     :param away: whether the server is unavailable now. A later try, or another server, may succeed.
     :param denied: whether the server refuses the login, or the user lacks a permission.
-    :param sent: whether the server may have run the command although its answer was lost.
+    :param sent: whether the server may have run the command although its response was lost.
     """
 
     text: str
@@ -160,7 +160,7 @@ def redis_failures(
 ) -> Iterator[None]:
     """Convert Redis errors within the `with` block to errors of this package.
 
-    :param parameters: parameters of the client. Their password is removed from the error text.
+    :param parameters: client parameters, whose password is removed from the error text.
     """
     from redis import exceptions as raised
 

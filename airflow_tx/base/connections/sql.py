@@ -19,7 +19,7 @@ from airflow_tx.base.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-# Use only known extras, since other extras belong to hooks. The list has all parameters of libpq.
+# Use only known extras, since other extras belong to hooks. The list has all libpq parameters.
 _LIBPQ_SSL = (
     "ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl sslcrldir "
     "sslkey sslkeylogfile sslmode sslnegotiation sslpassword sslrootcert sslsni"
@@ -35,7 +35,7 @@ _LIBPQ += (
     "service servicefile target_session_attrs tcp_user_timeout"
 ).split()
 _LIBPQ += _LIBPQ_SSL
-# An Airflow connection has its own fields for these driver settings.
+# An Airflow connection has dedicated fields for these driver settings.
 _FIELDS = {
     "host": "host",
     "port": "port",
@@ -44,7 +44,7 @@ _FIELDS = {
     "dbname": "schema",
 }
 # Defaults for PostgreSQL. A client detects a broken network after half a minute, even during a long
-# statement. TCP itself would wait for hours.
+# statement. TCP alone would take hours.
 SIGNS_OF_LIFE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -64,7 +64,7 @@ MYSQL_SSL = {
     "key": "ssl_key",
     "check_hostname": "ssl_check_hostname",
 }
-# Whether the host name of the server is checked, or None if encryption is not required.
+# Whether to check the server's host name, or None if encryption is not required.
 _SSL_MODES = {
     "": None,
     "DISABLED": None,
@@ -84,7 +84,7 @@ def signs_of_life(url: URL) -> dict[str, int]:
 def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
     """Convert an Airflow connection to a database URL.
 
-    A ConfigError mentions `what`, which was given the connection id.
+    A ConfigError mentions `what`, the object that names the connection.
     """
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="postgres")
     kind = connection.conn_type.replace("-", "_")
@@ -116,10 +116,7 @@ def parsed_url(url: str) -> URL:
 
 
 def located(conn_id: str, url: str | None) -> tuple[URL, str]:
-    """Find the database of a connection id, or of a URL if one is given.
-
-    Also return the name of the database for messages.
-    """
+    """Find the database for a connection id or a URL. Also return the database's name for messages."""
     if url is None:
         return url_of_connection(conn_id), f"connection {conn_id}"
     parsed = parsed_url(url)
@@ -129,7 +126,7 @@ def located(conn_id: str, url: str | None) -> tuple[URL, str]:
 def _sqlite_url(conn_id: str, connection: Endpoint) -> URL:
     from sqlalchemy.engine import URL
 
-    # Airflow's sqlite hook accepts several spellings: the host alone, or a URI whose path arrives as schema.
+    # Airflow's sqlite hook accepts the host alone, or a URI whose path is parsed as the schema.
     host = connection.host or ""
     path = f"{host}/{connection.schema}" if connection.schema else host
     if path in ("", ":memory:"):
@@ -155,10 +152,10 @@ def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL
 
 
 def _postgres_settings(connection: Endpoint) -> dict[str, str]:
-    """Collect the extras that are settings of the driver.
+    """Collect the extras that are driver settings.
 
-    :raises ConfigError: the driver lacks a setting, or a setting is misspelled. Without it, the connection might be
-        less secure.
+    :raises ConfigError: the driver lacks a setting, or a setting is misspelled. If the setting were ignored, the
+        connection might be less secure.
     """
     check_encryption(connection, _LIBPQ_SSL)
     extra = connection.extra_dejson
@@ -207,7 +204,7 @@ def _is_known(name: str) -> bool:
 
 
 def _mysql_encryption(connection: Endpoint) -> dict[str, str]:
-    """Convert the encryption settings of Airflow's MySQL hook for PyMySQL.
+    """Convert the encryption settings of Airflow's MySQL hook to PyMySQL settings.
 
     :raises ConfigError: PyMySQL does not support a setting.
     """

@@ -1,7 +1,4 @@
-"""Conversion of a text or object to the exact value of a typed column. A value that does not fit is refused.
-
-All readers use these rules.
-"""
+"""The rules by which all readers convert a text or object to the exact value of a typed column. Misfits are refused."""
 
 from __future__ import annotations
 

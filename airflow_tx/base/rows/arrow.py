@@ -36,8 +36,7 @@ _EXACT: Mapping[type, str] = {
     dt.date: r"date32\[day\]",
     Decimal: r"decimal128\(.*\)",
 }
-"""Classes whose values an Arrow type either stores unchanged or refuses. No further check of each value is
-necessary."""
+"""Classes whose values an Arrow type either stores unchanged or refuses, so that no further check is needed."""
 _LACKING = b"airflow_tx.lacking"
 """The metadata key of a column that at least one row lacks. The column is NULL in that row, although no None was
 given."""
@@ -46,12 +45,12 @@ AT_ONCE = 32_768
 
 
 class NoTable(ValueError):
-    """Signals that no Arrow table can hold some rows unchanged.
+    """Signals that an Arrow table cannot hold some rows unchanged.
 
     The message is a clause with the row, the column and the value.
 
     :ivar remedy: how to solve the problem, or "" if the message contains it.
-    :ivar passes: whether another try may succeed, for example after a file store did not answer.
+    :ivar passes: whether another try may succeed, for example after a file store did not respond.
     :ivar place: place of the value that the message quotes, or "" if it quotes no value.
     """
 
@@ -94,17 +93,15 @@ _RAISED: Mapping[str, Mapping[str, bool]] = {
     "pyarrow": {"ArrowCancelled": True, "ArrowMemoryError": True, "ArrowException": False},
     "pandas": {"*": False},
 }
-"""Whether another try may succeed after an error, by library and class. Libraries raise these errors while they return
-rows."""
+"""Whether another try may succeed after an error that a library raises while it returns rows, by library and class."""
 _OF_DUCKDB = re.compile(
     r"(?!IO|HTTP|Connection|Out of Memory|INT|FATAL|Trans)[A-Z][A-Za-z -]+ Error: "
 )
-"""The first words of a permanent error of a DuckDB stream. pyarrow converts each error of such a stream to an
-OSError."""
+"""The first words of a permanent DuckDB stream error. pyarrow converts every error of such a stream to an OSError."""
 
 
 def _passes(error: BaseException) -> bool | None:
-    """Return whether another try may succeed in reading the rows. Return None if no library raised this error."""
+    """Return whether another try may be able to read the rows. Return None if no library raised this error."""
     if type(error) is OSError and error.errno is None and _OF_DUCKDB.match(str(error)):
         return False
     named = _RAISED.get(_library(type(error)))
@@ -121,7 +118,7 @@ def _library(kind: type) -> str:
 
 
 def is_frame(rows: Any) -> bool:
-    """Whether rows are a frame of columns, such as a frame of pandas, polars, DuckDB or pyarrow."""
+    """Whether rows are a columnar frame, such as a pandas, polars, DuckDB or pyarrow frame."""
     # A polars LazyFrame has only the last attribute. The error that refuses it names its class.
     found = ("__arrow_c_stream__", "__arrow_c_array__", "collect_schema")
     return any(hasattr(rows, name) for name in found)
@@ -130,17 +127,17 @@ def is_frame(rows: Any) -> bool:
 def reader_of(rows: Any) -> pa.RecordBatchReader:
     """Convert rows to record batches. All readers of a file that is written from these batches get equal values.
 
-    Frames of all libraries are converted to the same types. There is one type for texts, one for bytes and one for
-    lists. Numbers are signed, codes become values, and times have microseconds.
+    Frames of all libraries are converted to the same types. Texts, bytes and lists each have one type. Numbers are
+    signed, codes become values, and times have microseconds.
 
-    :param rows: dicts, whose missing keys are NULL, or a frame. A named index of pandas becomes a column, and NaN of
-        pandas becomes NULL. A stream is read batch by batch.
-    :raises NoTable: a value would change, or has a type that a reader does not know. The error may occur while the
-        batches are read.
+    :param rows: dicts, whose missing keys are NULL, or a frame. A named pandas index becomes a column, and pandas NaN
+        becomes NULL. A stream is read batch by batch.
+    :raises NoTable: a value would change, or a reader does not support its type. The error may occur while the batches
+        are read.
     """
     if not is_frame(rows):
         return in_one_form(exact_table(rows, notes=True).to_reader())
-    # The conversion of pandas itself would cut 1.5 to 1 in an object column.
+    # pandas itself would truncate 1.5 to 1 in an object column.
     if hasattr(rows, "reset_index"):
         table = _of_pandas(rows)
         _check_columns(len(rows), table.column_names)
@@ -210,8 +207,8 @@ def exact_table(
 ) -> pa.Table:
     """Create an Arrow table from dicts. If a row lacks a key, its value is NULL.
 
-    :param types: types of known columns. Any other column gets the type that holds all its values.
-    :param decimals: type of the other decimal columns, or None for the number of digits of the values.
+    :param types: types of the known columns. Any other column gets the type that holds all its values.
+    :param decimals: type of the other decimal columns, or None to infer it from the digits of the values.
     :param named: function that formats a type for messages.
     :param notes: whether to mark a column that at least one row lacks.
     :raises NoTable: a value does not have the type of its column.
@@ -257,7 +254,7 @@ def shown_value(value: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message. Return the name of the error's class if there is no message."""
+    """Return the first line of an error's message, or the name of its class if there is no message."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -281,8 +278,7 @@ def column_of(
         return _made(values, kind, decimals)
     except _refusals() as error:
         last: Exception = error
-    # The shortest beginning of the column that Arrow refuses ends with the row that causes the
-    # error.
+    # The shortest prefix of the column that Arrow refuses ends with the row that causes the error.
     fine = 0
     refused = len(values)
     while refused - fine > 1:
@@ -329,7 +325,7 @@ def _made(
         made = made.cast(pa.timestamp("us", made.type.tz))
     if len(classes) == 1 and re.fullmatch(_EXACT.get(classes.pop(), ""), str(made.type)):
         return made
-    # Arrow silently cuts 1.5 to 1, and a moment to a day.
+    # Arrow silently truncates 1.5 to 1, and a timestamp to a day.
     found = made.to_pylist(maps_as_pydicts="strict")
     if (types.is_nested(made.type) or found != values) and not all(
         map(is_same_value, found, values)
@@ -339,10 +335,7 @@ def _made(
 
 
 def _floats(values: Sequence[Any], classes: set[type], kind: pa.DataType) -> pa.Array:
-    """Create an array of floating-point numbers from numbers only.
-
-    Arrow would also parse texts, and convert True to 1.
-    """
+    """Create a floating-point array from numbers only. Arrow would also parse texts, and convert True to 1."""
     given = pa.array(values)
     types = pa.types
     if not (
@@ -366,7 +359,7 @@ def _is_truth(value: Any) -> bool:
 
 
 def is_same_value(made: Any, given: Any) -> bool:
-    """Return whether a value in a column equals the value from which it was created."""
+    """Return whether a value in a column equals the original value."""
     if hasattr(given, "tolist"):
         given = given.tolist()  # this is a numpy value
     if isinstance(made, dict):
@@ -384,7 +377,7 @@ def is_same_value(made: Any, given: Any) -> bool:
     if isinstance(made, float) and isinstance(given, float) and math.isnan(given):
         return math.isnan(made)
     if isinstance(made, dt.datetime) and isinstance(given, dt.datetime):
-        # In the hour that occurs twice, two datetimes of time zones with summer time are never
+        # In the hour that occurs twice, datetimes in time zones with daylight saving time are never
         # equal.
         if (made.tzinfo is None) != (given.tzinfo is None):
             return False
@@ -437,7 +430,7 @@ def _without_nan(column: Any) -> Any:
 
 
 def _single(column: Any) -> Any:
-    """Convert half-precision floats to floats that Arrow can compute with."""
+    """Convert half-precision floats to a precision that Arrow can compute with."""
     return column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
 
 
@@ -486,7 +479,7 @@ def _of_frame(frame: Any) -> pa.RecordBatchReader:
 
 # --- one form -----------------------------------------------------------------------------------------------------
 # Libraries use different Arrow types for the same values. For texts, polars has views and pandas
-# has codes of categories. Files, digests and Spark use only one type for each kind of value.
+# has category codes. Files, digests and Spark use only one type for each kind of value.
 
 
 _PLAIN: Mapping[str, str] = {
@@ -506,7 +499,7 @@ _MOST_DIGITS = 38
 
 
 def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Convert record batches to the types that all readers have. A type that a reader does not know is refused.
+    """Convert record batches to the types that all readers support. Other types are refused.
 
     :raises NoTable: a type or a value is refused. The error may occur while the batches are read.
     """
@@ -519,7 +512,7 @@ def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 
 def readable(table: pa.Table) -> pa.Table:
-    """Convert a table in the same way as `in_one_form`."""
+    """Convert a table like `in_one_form`."""
     return in_one_form(table.to_reader()).read_all()
 
 
@@ -538,12 +531,12 @@ def _plain_field(field: pa.Field, unsigned: pa.DataType | None = None) -> pa.Fie
     same = kind == field.type or pa.types.is_timestamp(kind)
     if same or _LACKING in (field.metadata or {}):
         return field.with_type(kind)
-    # The metadata of a library names the original type, which is no longer correct.
+    # Drop the library's metadata, which still names the original type.
     return pa.field(field.name, kind, field.nullable)
 
 
 def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.DataType:
-    """Return the type in which all readers hold the values of a type.
+    """Return the type that all readers use for the values of a type.
 
     :param unsigned: the type for unsigned 64-bit numbers, or None for a signed type.
     """
@@ -573,7 +566,7 @@ def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.Dat
 
 
 def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int = 0) -> pa.RecordBatch:
-    """Convert a record batch to the types of a schema. A missing column is NULL.
+    """Convert a record batch to a schema's types. A missing column is NULL.
 
     :param first: number of the first row.
     :raises NoTable: a value does not fit its type.
@@ -644,7 +637,7 @@ def _unknown(kind: pa.DataType) -> str:
 
 
 def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) -> None:
-    """Raise an error if Python or Spark cannot represent a value at any depth of a column.
+    """Raise an error if Python or Spark cannot represent a value in a column, at any nesting depth.
 
     :param unsigned: whether readers accept all unsigned 64-bit numbers.
     """
@@ -675,7 +668,7 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
 def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array, pa.Array | None]]:
     """Yield the values inside the lists, structs and maps of a column.
 
-    :param rows: row number of each value, or None if each value is its own row. The yielded row numbers have the same
+    :param rows: row number of each value, or None if each value is its own row. The row numbers are yielded in the same
         form.
     """
     types = pa.types
@@ -702,7 +695,7 @@ def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array,
 
 
 def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, str]:
-    """Return the values for the error message, a mask of the wrong values, and the reason."""
+    """Return the values for the error message, a mask that marks the wrong values, and the reason."""
     types = pa.types
     kind = values.type
     if types.is_uint64(kind) and not unsigned:

@@ -1,8 +1,8 @@
 """Read blocks of a file or of messages as record batches.
 
-Arrow reads them fast. The Python reader is slow, uses `ColumnType`, and defines the correct result. Arrow accepts some
-texts that the Python reader refuses. The bytes and the values of each column from Arrow are therefore checked. If the
-checks do not prove a column, the Python reader reads its texts.
+Arrow is fast. The Python reader is slow, uses `ColumnType`, and defines the correct result. Arrow accepts some texts
+that the Python reader refuses, so the bytes and column values from Arrow are checked. The Python reader reads the texts
+of a column that fails the checks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ else:
 class NotProven(Exception):
     """Signals that the Python reader must read a value, since Arrow may read it differently.
 
-    The message is the reason.
+    The message gives the reason.
     """
 
 
@@ -79,7 +79,7 @@ def typed_column(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array
 
 
 def _by_the_rule(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
-    """Read each distinct text once with the Python reader, and use the result for equal texts."""
+    """Read each distinct text once with the Python reader, and reuse the result for equal texts."""
     coded = texts.dictionary_encode()
     values = [kind.of_text(text) for text in coded.dictionary.to_pylist()]
     return pa.array(values, to).take(coded.indices)
@@ -141,7 +141,7 @@ def _moment(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
 def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
     """Return whether the times have a time zone.
 
-    Raise NotProven if only some have one, or if Arrow may read a different time.
+    Raise NotProven if only some do, or if Arrow may read a different time.
     """
     sizes = pc.binary_length(texts)
     shortest, longest = (each.as_py() for each in pc.min_max(sizes).values())
@@ -207,7 +207,7 @@ def _has(texts: pa.Array, letters: str) -> bool:
 # --- json ---------------------------------------------------------------------------------------------------------
 # The Python reader uses `parsed_object` with exact numbers, and `ColumnType.of_json`. Arrow accepts
 # more texts: several objects in a line, an object in several lines, invalid UTF-8, ``NaN``, and
-# numbers beyond a type. The bytes of a block are therefore checked first, and then the values of
+# numbers out of range. The bytes of a block are therefore checked first, and then the values of
 # each column.
 
 
@@ -217,15 +217,15 @@ _BEFORE = r"[:\[,][ \t]*"
 _NO_NUMBER = rf"{_BEFORE}-?(?:NaN|Inf)"
 _MINUS_ZERO = rf"{_BEFORE}-0[ \t,\]}}]"
 _EXPONENT = rf'{_BEFORE}-?[0-9.]+[eE]|"[+-]?[0-9.]+[eE][0-9+-]+"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)'
-"""A number with an exponent, a text with such a number, or an escaped character that may be part of a number."""
-# Python does not parse a whole number of more than 4,300 digits.
+"""A number with an exponent, in a text or not, or an escaped character that may be part of a number."""
+# Python does not parse integers of more than 4,300 digits.
 _MOST_DIGITS = 1000
 # Maximum number of opening brackets in a line. Python reads about 1,000 nested brackets, and Arrow
 # crashes at 50,000.
 _MOST_BRACKETS = 500
 _FIRST_LINES = 16
 _MOST_LINES = 2048
-# A piece may have more keys than the previous piece: a quarter of the keys and this number more.
+# A piece may have this number of keys more than the previous piece, and a quarter of the keys.
 _NEW_KEYS = 128
 
 
@@ -234,10 +234,10 @@ class _OtherKeys(Exception):
 
 
 def objects_batch(block: bytes, columns: Mapping[str, ColumnType]) -> pa.RecordBatch:
-    """Read lines, each of which is empty or has one JSON object.
+    """Read lines that are empty or contain one JSON object.
 
     :param block: complete lines. The last line may lack its line end.
-    :raises NotProven: the Python reader may read the lines differently, or refuse a line.
+    :raises NotProven: the Python reader may read the lines differently, or refuse one.
     """
     asked = pa.schema([(name, _asked(kind)) for name, kind in columns.items()])
     block = _checked(block)
@@ -275,7 +275,7 @@ def _asked(kind: ColumnType) -> pa.DataType:
 
 
 def _checked(block: bytes) -> bytes:
-    """Return the block with line ends that have one character."""
+    """Return the block with one-character line ends."""
     if len(block) > _LARGEST:
         raise NotProven("a line longer than the limit")
     if not block.isascii():
@@ -291,7 +291,7 @@ def _checked(block: bytes) -> bytes:
 
 
 def _lines(block: bytes) -> tuple[Any, Any]:
-    """Find the first and the last character of each non-empty line. They must be braces.
+    """Check that each non-empty line starts and ends with a brace.
 
     Inside an object, no line ends between a closing and an opening brace. If there are as many objects as lines, each
     line has exactly one object.
@@ -310,7 +310,7 @@ def _lines(block: bytes) -> tuple[Any, Any]:
 
 
 def _check_others(block: bytes, first: Any, last: Any) -> None:
-    """Raise NotProven if Arrow may misread a value at a key that was not requested."""
+    """Raise NotProven if Arrow may misread the value of a key that was not requested."""
     longest = (last - first).max()
     if _matches(block, _NO_NUMBER):
         raise NotProven("a number that is not finite")
@@ -331,7 +331,7 @@ def _matches(block: bytes, pattern: str) -> bool:
 
 
 def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Table:
-    """Read lines with JSON objects with Arrow.
+    """Read lines of JSON objects with Arrow.
 
     :param others: Arrow's setting for keys that were not requested. If Arrow ignores such keys, it does not find
         duplicates.
@@ -354,7 +354,7 @@ def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Tabl
 
 
 def _beside_others(block: bytes, first: Any, last: Any, asked: pa.Schema) -> Iterator[pa.Table]:
-    """Read objects with unrequested keys in several pieces, since Arrow reserves space for each key in each line."""
+    """Read objects with unrequested keys piece by piece, since Arrow reserves space for each key on each line."""
     at = known = 0
     lines = _FIRST_LINES
     while at < len(first):
@@ -389,7 +389,7 @@ def _typed(table: pa.Table, columns: Mapping[str, ColumnType], block: bytes) -> 
 def _proven(found: pa.Array, kind: ColumnType, to: pa.DataType, block: bytes) -> pa.Array:
     """Convert a value from Arrow's reader to the type of its column.
 
-    It raises ValueError or ArrowException if the type has no such value.
+    Raise ValueError or ArrowException if the type has no such value.
     """
     if isinstance(kind, ArrayType):
         values = _proven(found.values, kind.element, to.value_type, block)

@@ -1,4 +1,4 @@
-"""Database rows that Spark reads in parallel by JDBC, and the session settings of all readers."""
+"""Database rows that Spark reads in parallel over JDBC, and the session settings of all readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 READER = "airflow_tx reader"
-"""The application name of reader sessions on PostgreSQL. These sessions never write, so no batch waits for them."""
+"""The application name of reader sessions on PostgreSQL. They never write, so no batch waits for them."""
 _MYSQL = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', sql_auto_is_null = 0, sql_quote_show_create = 1, "
     # Lock requests must not wait for long.
@@ -29,7 +29,7 @@ SETTINGS = {
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
 }
-"""Statements that make a session read equal values, under any settings of its role, database or server."""
+"""Statements that make every session read the same values, regardless of role, database or server settings."""
 
 
 JDBC_DATABASES = ("postgresql", "mysql", "mariadb")
@@ -39,7 +39,7 @@ DRIVERS = {
     "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
 }
 """The driver class that Spark loads, and its Maven coordinates."""
-# Settings of a PostgreSQL connection, each with its JDBC name.
+# PostgreSQL connection settings, each with its JDBC name.
 _POSTGRES = {
     **{
         name: name
@@ -49,7 +49,7 @@ _POSTGRES = {
     "gssencmode": "gssEncMode",
     "sslnegotiation": "sslNegotiation",
 }
-# Settings that JDBC may omit. They do not change the rows or the security of the connection.
+# Settings that JDBC may omit, since they do not affect the rows or the connection's security.
 _OF_TASKS = (
     "application_name fallback_application_name client_encoding connect_timeout keepalives keepalives_idle "
     "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts"
@@ -74,7 +74,7 @@ class JdbcQuery:
     :param selected: table expression in SQL.
     :param columns: columns, as Spark expressions.
     :param predicates: SQL condition of each Spark partition.
-    :param in_session: statements at the beginning of each session, from `session_of_spark`.
+    :param in_session: statements at the start of each session, from `session_of_spark`.
     """
 
     selected: str
@@ -93,7 +93,8 @@ class JdbcQuery:
                 f"Remove {unknown} from the extra of the connection, or read the batch in a Python task.",
             )
         options = {**_properties(url), "sessionInitStatement": self.in_session}
-        # Spark filters these columns itself, since the database compares some values, such as texts, differently.
+        # Spark filters these columns itself, since databases compare some values, such as texts,
+        # differently.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
         try:
             read = spark_reader(spark, "jdbc").jdbc(
@@ -107,7 +108,7 @@ class JdbcQuery:
 
 
 def session_of_spark(connection: Connection, *, shared: bool) -> str:
-    """Return the statements at the beginning of each Spark session.
+    """Return the statements to run at the start of each Spark session.
 
     :param connection: connection to the database.
     :param shared: whether the session reads the snapshot of this connection's transaction, if the database supports
@@ -138,7 +139,7 @@ def _family(url: URL) -> str:
 
 
 def _address(url: URL) -> str:
-    """Return the JDBC URL. User and password are options, since Spark does not show options."""
+    """Return the JDBC URL. The user and password are passed as options, which Spark does not show."""
     host = url.host or "127.0.0.1"
     where = f"[{host}]" if ":" in host else host
     if _family(url) == "postgresql":
@@ -155,7 +156,7 @@ def _unknown_to_jdbc(url: URL) -> str:
 
 def _properties(url: URL) -> dict[str, str]:
     driver, _ = DRIVERS[_family(url)]
-    # Name the driver, since Spark does not find a driver in the packages of the application by URL.
+    # Name the driver. By URL alone, Spark does not find a driver in the application's packages.
     found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
     query = {
         name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()

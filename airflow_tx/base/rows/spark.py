@@ -1,7 +1,7 @@
 """Spark reads whose rows do not depend on settings.
 
-All Spark reads use this module, so that a batch has the same rows under any settings of a session, a cluster or Hadoop.
-Reader options override settings. A setting without a reader option is refused if it would change rows.
+All Spark reads use this module, so that session, cluster and Hadoop settings cannot change the rows of a batch. Reader
+options override settings. A setting without a reader option is refused if it would change rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_FILES = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "ignoreInvalidPartitionPaths": "false",
-    # Hadoop skips longer lines, and reads files with this suffix without decompression.
+    # Hadoop skips longer lines, and reads files with this suffix without decompressing them.
     "mapreduce.input.linerecordreader.line.maxlength": "2147483647",
     "io.compress.passthrough.extension": ".passthrough",
 }
@@ -59,7 +59,7 @@ _SAID: Mapping[str, Mapping[str, str]] = {
     "jdbc": {"preferTimestampNTZ": "false"},
     "kafka": {},
 }
-"""The reader options that override settings, by format."""
+"""The reader options that override session settings, by format."""
 _TYPED = "typed rows"
 _UNTYPED = "untyped rows"
 _WRITES = "write"
@@ -67,7 +67,7 @@ _ANY = {
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-# Hadoop's filter also applies to files that are given by name.
+# Hadoop's filter also applies to explicitly named files.
 _LISTED = {
     **_ANY,
     **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},
@@ -116,8 +116,10 @@ _HELD: Mapping[str, Mapping[str, str]] = {
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
     },
 }
-"""The required values of settings that no reader option overrides, by format. "" means that the setting must not be
-set."""
+"""The required values of settings that reader options cannot override, by format.
+
+"" means that a setting must be unset.
+"""
 
 
 def held_settings(file_format: str) -> dict[str, str]:
@@ -127,14 +129,14 @@ def held_settings(file_format: str) -> dict[str, str]:
 
 
 def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
-    """Raise an error if a setting of the session changes the values that Spark reads or writes.
+    """Raise an error if a session setting changes the values that Spark reads or writes.
 
     :param file_format: format of the files to read. The default checks the settings for writing.
     :raises ConfigError: a setting changes rows, and no option overrides it.
     """
     of_server = type(spark).__module__.startswith("pyspark.sql.connect.")
-    # One request to a server returns all settings. A local JVM reads a single setting a hundred
-    # times faster than all settings.
+    # A server returns all settings in one request. A local JVM reads one setting a hundred times
+    # faster than all of them.
     given: Any = spark.conf.getAll.get if of_server else spark.conf.get
     for name, allowed in _HELD.get(file_format, _LISTED).items():
         value = (given(name, None) or "").strip()
@@ -151,7 +153,7 @@ def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
 def python_frame(
     spark: SparkSession, rows: Sequence[Mapping[str, Any]], schema: StructType | str | None = None
 ) -> DataFrame:
-    """Create a DataFrame from Python rows. Its values do not depend on settings of the session.
+    """Create a DataFrame from Python rows. Its values do not depend on session settings.
 
     :param schema: schema of the rows, or None to infer the types from the values.
     :raises ConfigError: a setting of the session would change rows.
@@ -163,9 +165,9 @@ def python_frame(
 def spark_reader(
     spark: SparkSession, file_format: str, options: Mapping[str, Any] | None = None
 ) -> DataFrameReader:
-    """Create a Spark reader whose rows do not depend on settings of the session.
+    """Create a Spark reader whose rows do not depend on session settings.
 
-    :param options: options of the reader, which override the options that every reader has.
+    :param options: reader options, which override the options of every reader.
     :raises ConfigError: a setting of the session changes rows, and no option overrides it.
     """
     check_settings(spark, file_format)
@@ -187,7 +189,7 @@ def empty_frame(spark: SparkSession, types: Mapping[str, pa.DataType]) -> DataFr
 _FILE = "tx_file"
 _LOCAL = "^file:/+"
 _OF_GLOBS = re.compile(r"([\[\]{}*?\\])")
-"""The characters of a path that Spark interprets as a pattern."""
+"""The path characters that Spark interprets as a pattern."""
 
 
 def parquet_frame(
@@ -197,7 +199,7 @@ def parquet_frame(
 ) -> DataFrame:
     """Read Parquet files of a table whose log gives the partition columns of each file.
 
-    :param schema: schema of the table in Spark's JSON. A column that a file lacks is NULL.
+    :param schema: schema of the table as Spark JSON. A column that a file lacks is NULL.
     :param files: texts of the partition columns, by path. There must be at least one file.
     :raises ConfigError: a setting of the session would change rows.
     """
@@ -211,7 +213,7 @@ def parquet_frame(
     read = spark_reader(spark, "parquet").schema(own).load(paths)
     if not partition:
         return read
-    # Match files by the path in Spark's spelling. The folder of a file need not name the partition.
+    # Match files by path, as Spark spells it. A file's folder need not name the partition.
     texts = [
         {_FILE: re.sub(_LOCAL, "file:/", path), **files[re.sub(_LOCAL, "/", unquote(path))]}
         for path in read.inputFiles()
@@ -220,7 +222,7 @@ def parquet_frame(
     log = F.broadcast(python_frame(spark, texts, known))
     of_file = F.regexp_replace("_metadata.file_path", _LOCAL, "file:/")
     joined = read.withColumn("tx_path", of_file).join(log, F.col("tx_path") == log[_FILE], "left")
-    # Every row must have the partition of its file.
+    # Every row must be in the partition of its file.
     lost = F.raise_error(F.concat(F.lit("airflow_tx: an unknown file: "), "tx_path"))
     joined = joined.filter(
         F.when(F.col(_FILE).isNull(), lost.cast("boolean")).otherwise(F.lit(True))

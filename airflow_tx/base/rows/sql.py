@@ -1,7 +1,7 @@
 """The values of a database table, exact in Python and in Spark.
 
-Drivers convert values differently, and round or cut values that their types cannot hold. The database therefore returns
-such values as texts. Python and Spark accept the same texts, by the same pattern, if they can hold them exactly.
+Drivers convert values differently, and round or truncate values that do not fit their types. The database therefore
+returns such values as texts. Python and Spark use the same pattern to accept the texts that both can represent exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Declared = sa.types.TypeEngine[Any]
 
 _DIGITS = 38
 _PLACES = 18
-"""The maximum number of digits of Spark's DECIMAL, and the scale of a number whose column declares no scale."""
+"""The maximum number of digits of Spark's DECIMAL, and the scale for columns that declare none."""
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TRUTHS = {"0": False, "1": True}
 _TIME = _DATE + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
@@ -41,8 +41,8 @@ class Exact:
     """How a column is read.
 
     :param query: function that returns the expression to select for the column.
-    :param value: function that converts the selected value for Python, or None. It raises ValueError if Spark has no
-        such value.
+    :param value: function that converts the selected value for Python, or None. It raises ValueError if Spark does not
+        support the value.
     :param pattern: regular expression for the texts that Spark can cast to `spark`, or None if Spark converts nothing.
     :param zone: time zone that Spark appends to the text of a time.
     """
@@ -55,11 +55,11 @@ class Exact:
 
 
 class Unreadable(ValueError):
-    """Signals that no reader can hold the exact values of a column type. The message is the remedy."""
+    """Signals that no reader can represent the exact values of a column type. The message is the remedy."""
 
 
 def exact(found: Declared, backend: str) -> Exact:
-    """Return how to read a column of this type. It raises Unreadable if the column cannot be read exactly."""
+    """Return how to read a column of this type. Raise Unreadable if it cannot be read exactly."""
     found = base_type(found)
     if backend == "sqlite":
         return Exact(value=_of_sqlite)
@@ -115,7 +115,7 @@ def _of_affinity(found: Declared) -> Any:
 
 
 def _whole(found: sa.Integer) -> Any:
-    """Return the type of whole numbers in Spark, so that Python and Spark hash these numbers alike."""
+    """Return Spark's integer type, so that Python and Spark produce the same hashes."""
     import pyarrow as pa
 
     unsigned = getattr(found, "unsigned", False)
@@ -139,7 +139,7 @@ def is_instant(found: sa.DateTime, backend: str) -> bool:
 
 def _of_postgres(found: Declared) -> Exact:
     if isinstance(found, postgresql.MONEY):
-        # The text of a value of type money, and even its scale, depends on lc_monetary.
+        # The text of a money value, and even its scale, depends on lc_monetary.
         raise Unreadable("change its type to numeric(19, 2)")
     if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
         return Exact(value=_listed)
@@ -185,7 +185,7 @@ def _as_text() -> Exact:
 
 
 def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
-    """Read a value by the text that the database writes for it."""
+    """Read a value from the text that the database writes for it."""
     allowed = re.compile(pattern)
 
     def made(text: str) -> Any:
@@ -197,12 +197,12 @@ def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
 
 
 def _decimal(found: sa.Numeric[Any]) -> Exact:
-    """Read a number with the precision and scale of its column. If Spark has fewer digits, keep the scale."""
+    """Read a number with its column's precision and scale. If Spark has fewer digits, keep the scale."""
     digits, places = _digits(found)
     pattern = rf"-?0*[0-9]{{0,{digits - places}}}(\.[0-9]{{0,{places}}}0*)?"
 
     def made(text: str) -> Decimal:
-        # Arrow accepts no more decimals than the column has, even if they are zeros.
+        # Arrow refuses more decimals than the column has, even if they are zeros.
         whole, point, behind = text.partition(".")
         return Decimal(f"{whole}{point}{behind[:places]}")
 
@@ -240,7 +240,7 @@ def _listed(value: list[Any]) -> list[Any]:
 
 def _of_sqlite(value: Any) -> Any:
     if isinstance(value, str) and not value.isascii():
-        value.encode()  # This fails for surrogates, which replace invalid UTF-8.
+        value.encode()  # This fails on surrogates, which replace invalid UTF-8.
     return value
 
 
@@ -250,7 +250,7 @@ def _of_sqlite(value: Any) -> Any:
 KEY_TEXT = "tx_row"
 """The name of the column that holds the key of a row, for messages."""
 _SHOWN = 60
-# Placeholders in an error message for the value and for the key of the row.
+# Placeholders in an error message for the value and the row's key.
 _VALUE = "<value>"
 _KEY = "<key>"
 
@@ -268,7 +268,7 @@ class ExactColumns:
     unfit: Callable[[str, str, str], Exception]
 
     def selected(self, rows: sa.FromClause, keys: Sequence[Element]) -> list[sa.Label[Any]]:
-        """Return the columns to select for a row. If a value may be refused, also select the key as a text."""
+        """Return the columns to select for a row. If a value may be refused, also select the key as text."""
         found = [each.query(rows.c[name]).label(name) for name, each in self.reads.items()]
         if not any(each.value for each in self.reads.values()):
             return found
@@ -276,7 +276,7 @@ class ExactColumns:
         return [*found, sum((", " + key for key in more), first).label(KEY_TEXT)]
 
     def row(self, selected: Sequence[Any]) -> dict[str, Any]:
-        """Create a row from the selected values. Raise an error for a value that a reader cannot hold."""
+        """Create a row from the selected values. Raise an error for a value that a reader cannot represent."""
         found = dict(zip(self.reads, selected, strict=False))
         for name, make in self._makers:
             if found[name] is not None:
@@ -295,10 +295,7 @@ class ExactColumns:
         return [self._in_spark(name, each) for name, each in self.reads.items()]
 
     def _in_spark(self, name: str, read: Exact) -> str:
-        """Return a Spark expression that casts a text.
-
-        If the cast is not exact, Spark raises the same error as Python.
-        """
+        """Return a Spark expression that casts a text. For an inexact cast, Spark raises the same error as Python."""
         column = column_name(name)
         if read.pattern is None:
             return column
@@ -323,9 +320,6 @@ def _literal(text: str) -> str:
 
 
 def sql_text(statement: sa.ClauseElement, dialect: Dialect) -> str:
-    """Return the SQL of a statement for readers other than the Python driver.
-
-    Only that driver needs doubled percent signs.
-    """
+    """Return a statement's SQL for readers other than the Python driver, which needs doubled percent signs."""
     compiled = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     return str(compiled).replace("%%", "%")

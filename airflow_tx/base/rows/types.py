@@ -26,14 +26,14 @@ else:
 # --- types --------------------------------------------------------------------------------------------------------
 # The types of columns that a source declares in Spark's DDL, and the values that each type accepts
 # exactly. A text, a JSON value or a Python value is converted to a value of the type, or is
-# refused. No value is rounded, cut or wrapped.
+# refused. Values are never rounded, truncated or wrapped.
 
 
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 MOMENT = rf"({DATE})(?:[T ]([0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?))?"
 ZONE = r"(Z|[+-][0-9]{2}:[0-9]{2})"
 DECIMAL = r"[+-]?([0-9]*)(?:\.([0-9]*?)0*)?"
-"""A number as digits: the part before the point, and the part after the point without trailing zeros."""
+"""A number as digits: the part before the decimal point, and the part after it without trailing zeros."""
 INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
 _WHOLE = re.compile("([+-]?)0*([0-9]+)")
 _LONGEST = len(str(2**63))
@@ -44,7 +44,7 @@ BLANKS = " \t\r\n"
 
 
 class JsonNumber(float):
-    """A JSON number with a fraction or an exponent, which keeps its text.
+    """A JSON number with a fraction or an exponent, and its original text.
 
     :ivar text: text of the number in the file or message.
     """
@@ -121,13 +121,13 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class PlainType(ColumnType):
-    """A type that is not nested. It is an entry of `COLUMN_TYPES`, and has a name in each library.
+    """A type that is not nested. It is an entry in `COLUMN_TYPES`, and has a name in each library.
 
     :param arrow: name of the type in Arrow, such as ``int64``.
-    :param delta: name of the type in Delta and in the JSON of a Spark schema, such as ``long``.
-    :param hashed: text that `column_marks` hashes before a value, or "". Types with the same text hash equal values
-        alike.
-    :param takes: other Arrow types that a column of a Parquet file may have. This type can hold all their values.
+    :param delta: name of the type in Delta and in Spark's JSON schemas, such as ``long``.
+    :param hashed: text that `column_marks` hashes before a value, or "". Types with the same text produce the same
+        hashes for equal values.
+    :param takes: other Arrow types of Parquet columns whose values all fit this type
     """
 
     arrow: str
@@ -202,7 +202,7 @@ class FloatType(PlainType):
 
 @dataclass(frozen=True)
 class DecimalType(PlainType):
-    """The type DECIMAL with `precision` digits, of which `scale` are after the point."""
+    """The type DECIMAL with `precision` digits, `scale` of them after the decimal point."""
 
     precision: int = 10
     scale: int = 0
@@ -252,7 +252,7 @@ class DecimalType(PlainType):
 
 @dataclass(frozen=True)
 class BooleanType(PlainType):
-    """The type BOOLEAN. Its texts are true and false, in any letter case."""
+    """The type BOOLEAN. Its texts are true and false, in any case."""
 
     def of_text(self, text: str) -> bool:
         found = {"true": True, "false": False}.get(text.lower())
@@ -310,8 +310,7 @@ class StringType(PlainType):
     """The types STRING, VARCHAR(n) and CHAR(n).
 
     :param longest: maximum number of characters, or None for any length.
-    :param only_texts: whether the type refuses JSON values that are not texts. This is for columns without a declared
-        type.
+    :param only_texts: whether the type refuses JSON values other than texts, for columns without a declared type
     """
 
     longest: int | None = None
@@ -360,8 +359,9 @@ COLUMN_TYPES: Mapping[str, PlainType] = {
         PlainType("BINARY", "binary", "binary", "bytes"),
     )
 }
-"""The types of columns, by their name in DDL. DECIMAL has one example of its sizes. A schema cannot declare BINARY,
-since no text is a value of this type.
+"""The column types, by DDL name. DECIMAL has one example size.
+
+A schema cannot declare BINARY, since text cannot represent it.
 """
 _OF_ARROW = {each.arrow: each for each in COLUMN_TYPES.values()}
 _SIMPLE: Mapping[str, PlainType] = {
@@ -406,7 +406,7 @@ def columns_of(schema: str) -> dict[str, PlainType]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise ValueError if two column names differ only in case. Spark and SQL ignore the case of names."""
+    """Raise ValueError if two column names differ only in case, which Spark and SQL ignore."""
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
@@ -485,14 +485,14 @@ def _float(exact: str | int) -> float:
 
 
 def _single(double: float, exact: Decimal) -> float:
-    """Round a number to a float of 32 bits. The result is infinite if the number is too great.
+    """Round a number to a 32-bit float. The result is infinite if the number is too large.
 
-    :param double: nearest float of 64 bits.
+    :param double: nearest 64-bit float.
     """
     is_even = struct.pack(">d", double)[-1] % 2 == 0
     if is_even and double != exact:
-        # A float of 64 bits with an even last bit, halfway between two floats of 32 bits, does not
-        # show which one is nearer.
+        # A 64-bit float that is exactly halfway between two 32-bit floats, with an even last bit,
+        # does not show which is nearer.
         double = math.nextafter(double, math.inf if exact > double else -math.inf)
     try:
         (found,) = struct.unpack("f", struct.pack("f", double))
@@ -526,8 +526,8 @@ def _in_utc(value: datetime) -> datetime:
 
 
 # --- json objects -------------------------------------------------------------------------------------------------
-# Strict reading of JSON. A text must be one object, each key may occur once, and only values of
-# JSON are accepted.
+# Strict JSON reading. A text must be one object without duplicate keys, and only JSON values are
+# accepted.
 
 
 _TOO_DEEP = "it is nested too deeply"
@@ -536,7 +536,7 @@ _TOO_DEEP = "it is nested too deeply"
 class UnfitText(ValueError):
     """Signals that a text is not a value of its type, or contains a value that does not fit.
 
-    :ivar reason: reason without the value and its position. It is the same for all texts with this problem.
+    :ivar reason: reason without the value and its position, so that it is the same for all texts with this problem.
     :ivar place: place of the value that the message quotes, or "" if it quotes no value.
     """
 
@@ -547,14 +547,14 @@ class UnfitText(ValueError):
 
     @staticmethod
     def reason_of(error: ValueError) -> str:
-        """Return why a text does not fit its type. For an error of another class, return its message."""
+        """Return why a text does not fit its type. For any other error, return its message."""
         return error.reason if isinstance(error, UnfitText) else str(error)
 
     @staticmethod
     def place_of(error: ValueError, *, within: str) -> str:
         """Return the place of the value that an error quotes, or "" if it quotes no value.
 
-        For an error of other code, return `within`, since the error may quote a value.
+        For any other error, return `within`, since the error may quote a value.
         """
         if not isinstance(error, UnfitText):
             return within
@@ -564,7 +564,7 @@ class UnfitText(ValueError):
 def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
     """Parse a text that must be one JSON object.
 
-    :param exact: whether numbers keep their text, as `JsonNumber`.
+    :param exact: whether numbers keep their text, as a `JsonNumber`.
     :raises ValueError: the text is not a JSON object. The message gives the reason.
     """
     try:
@@ -681,7 +681,7 @@ def nested_columns_of(schema: str) -> dict[str, ColumnType]:
 
 
 def found_columns_of(schema: str) -> dict[str, ColumnType]:
-    """Parse the columns whose types Spark has inferred from JSON. For mixed texts and numbers, Spark infers STRING.
+    """Parse columns that Spark has inferred from JSON. For mixed texts and numbers, Spark infers STRING.
 
     :raises ValueError: a column has a type that JSON cannot represent.
     """
@@ -756,7 +756,7 @@ def _type(ddl: str) -> ColumnType | None:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a text at the commas outside brackets."""
+    """Split a text at commas outside brackets."""
     return list(_divided(text))
 
 
@@ -779,8 +779,8 @@ def arrow_types_of(columns: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
 
 
 def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record batch as dicts, with the values of `ColumnType`. Times with a time zone are in UTC."""
-    # Creating the dict takes most of the time of a row. This is the fastest way to create it.
+    """Yield the rows of a record batch as dicts of `ColumnType` values. Times with a time zone are in UTC."""
+    # Creating the dict takes most of a row's time. This is the fastest way to create it.
     named = map(zip, repeat(batch.schema.names), zip(*map(_values, batch.columns), strict=True))
     return map(dict, named)
 

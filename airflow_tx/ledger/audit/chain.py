@@ -1,4 +1,4 @@
-"""The chain of receipts: whether it has no gap, and whether the positions match. Source: docs/protocol.md §10.
+"""Check the chain of receipts for gaps and for positions that do not match. Source: docs/protocol.md §10.
 
 A contradiction is a finding. Other facts are notes.
 """
@@ -52,7 +52,7 @@ from airflow_tx.ledger.records import (
 
 
 LOOKS = 50
-"""Maximum number of reads of the records that change with every step, until none changes during the read."""
+"""Maximum number of reads of the frequently changing records until none changes during a read."""
 
 
 class HeldFence(Protocol):
@@ -94,7 +94,7 @@ class StateEvidence:
     :param fence: the fence of the state; None if it has none.
     :param receipts: the receipts of the state; None if it keeps none.
     :param receipts_kept: the minimum number of receipts that the state keeps; None means all.
-    :param totals: total of each added value column over all keys; None if the values were not read.
+    :param totals: total of each summed value column over all keys; None if the values were not read.
     :param rows: number of rows of each transaction in the state; None if they were not counted.
     """
 
@@ -110,14 +110,14 @@ class StateEvidence:
 class Decisive:
     """The records that decide the batches and the turns of later transactions.
 
-    :param allocated: the last txid. It is read at the same moment as `opened`, `metas` and `LedgerEvidence.current`.
+    :param allocated: the last txid. It is from the same moment as `opened`, `metas` and `LedgerEvidence.current`.
     :param opened: the records of open transactions, by txid.
     :param metas: rows and positions of open transactions and of the last final transaction.
     :param skipped: the skip records, by txid.
     :param bindings: txid in the binding of each run, by run key.
     :param entries: journal entry in the binding of each run, by run key.
-    :param latest: the last txid once everything was read.
-    :param wanted: the transactions whose restatement people have requested.
+    :param latest: the last txid after all other records were read.
+    :param wanted: the transactions whose restatement is requested.
     """
 
     allocated: int
@@ -135,11 +135,11 @@ class LedgerEvidence:
     """The evidence from the ledger.
 
     :param current: the transaction that has the turn. Earlier transactions are final.
-    :param histories: the records in the history, by txid.
-    :param unreadable: reason why a record in the history cannot be read, by txid.
+    :param histories: the history records, by txid.
+    :param unreadable: reason why a history record cannot be read, by txid.
     :param position: the position of the source after the last final transaction; None before the first one.
-    :param repairs: the repairs that people made, oldest first.
-    :param latest: the transaction that had the turn once the states were read.
+    :param repairs: the repairs, oldest first.
+    :param latest: the transaction that had the turn after the states were read.
     :param decisive: the records that decide later transactions; None if they changed during every read.
     :param book: the lines of the book of ends, by txid; empty if the topology keeps no book.
     """
@@ -177,7 +177,7 @@ def ledger_evidence(
     """Read a ledger while transactions may commit. Transactions that become final during the read are left out.
 
     :param partly: whether to continue if a record in the history cannot be read.
-    :param receipts_alone: whether to read only what receipts need, which saves many requests to ZooKeeper.
+    :param receipts_alone: whether to read only the records that receipts need, which saves many ZooKeeper requests.
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: a record cannot be read; the error names it.
     """
@@ -240,7 +240,7 @@ def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
 
 
 def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
-    """Read the records at one moment. The open transactions are read from their folder, not from the counters."""
+    """Read a consistent set of records. The open transactions are read from their folder, not from the counters."""
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
     allocated = read.get(Counter, paths.allocated).txid
@@ -330,7 +330,7 @@ def expected(
 
 
 def _bound_after(txid: int, each: Receipt | TransactionRecord) -> Binding:
-    """Return the binding of the run after a transaction. A restatement only counts once it is committed."""
+    """Return the binding of the run after a transaction. A restatement counts only once it is committed."""
     if each.replaces is None or _is_committed(each):
         return Binding(txid, each.journal or "")
     return Binding(each.replaces.txid, each.replaces.entry)
@@ -361,10 +361,13 @@ class Chain:
         self.receipts: dict[int, Receipt] = {}
         """The receipts of the ledger. Receipts that the ledger has forgotten or lost come from the states."""
         self.pieced: set[int] = set()
-        """The transactions whose receipt was merged from the receipts of the states."""
+        """The transactions whose receipts were merged from the states' receipts."""
         self.held: dict[str, dict[int, Receipt]] = {}
         self.changed: set[tuple[str, int]] = set()
-        """The state ("" for the ledger) and the txid of each receipt that was changed. Other comparisons omit it."""
+        """The state ("" for the ledger) and the txid of each changed receipt.
+
+        Other comparisons leave these receipts out.
+        """
         self._lives: dict[str, Life] = {}
         self.begins: int | None = None
         """The first transaction of the chain without a gap, or None if there is no receipt."""
@@ -372,7 +375,7 @@ class Chain:
         self._read_states()
 
     def find(self, txid: int, text: str) -> None:
-        """Add a finding about a transaction, if it is one of the compared transactions."""
+        """Add a finding about a transaction, if the transaction is among the compared ones."""
         if self.first <= txid <= self.last:
             self.findings.append(f"transaction {txid}: {text}")
 
@@ -390,7 +393,7 @@ class Chain:
 
     @cached_property
     def expected(self) -> Expected:
-        """The content of the ledger that follows from its receipts."""
+        """The ledger content that its receipts imply."""
         now = self.ledger.decisive
         return expected(self.receipts, self.ledger.repairs, {} if now is None else now.opened)
 
@@ -502,7 +505,7 @@ class Chain:
             receipt = self.receipts.get(txid)
             if receipt is None:
                 if ("", txid) in self.changed:
-                    before = None  # The hash of this receipt is not known.
+                    before = None  # The hash of this receipt is unknown.
                 self._missing(txid)
                 continue
             if self.begins is None:
@@ -603,7 +606,7 @@ class Chain:
     # --- telling
 
     def tell(self) -> None:
-        """Add notes about skips, losses, changed rows and repairs, which a person must know."""
+        """Add notes about skips, losses, changed rows and repairs, which the reader of the report must know."""
         generation = None
         lost = [
             txid
@@ -655,6 +658,6 @@ def _person(noted: Deed) -> str:
 
 
 def in_short(value: Any) -> str:
-    """Format a value for people, shortened to a maximum length."""
+    """Format a value for display, shortened to a maximum length."""
     text = dumps(as_plain(value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

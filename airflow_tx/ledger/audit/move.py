@@ -1,8 +1,8 @@
 """Actions on a whole topology: rename it, give it to another DAG, delete it. Source: docs/protocol.md §1.
 
-A ledger may have more records than one multi can change. So the first multi closes the ledger: it replaces the topology
-record with a mark that names the command. Every other step then fails with an error that names the command. After a
-crash, you can repeat the command.
+A ledger may have more records than one multi can change. The first multi therefore closes the ledger: it replaces the
+topology record with a mark. Every other step then fails with an error that names the command. After a crash, you can
+repeat the command.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from airflow_tx.ledger.steps.step import (
 )
 
 RENAME = "rename"
-_TOGETHER = 100  # A multi has at most this number of writes.
+_TOGETHER = 100  # Maximum number of writes in a multi.
 _BYTES = 200_000
 
 
 def mark_of(data: bytes) -> Mapping[str, Any] | None:
-    """Read the mark of a closed topology. Return None if the record is no such mark."""
+    """Read the mark of a closed topology. Return None if the topology is not closed."""
     try:
         found = json.loads(data)
         return found if "moving" in found else None
@@ -47,7 +47,7 @@ def mark_of(data: bytes) -> Mapping[str, Any] | None:
 
 
 class Mover:
-    """The actions of a person on a whole topology.
+    """User actions on a whole topology.
 
     :param ledger: the ledger of the topology.
     """
@@ -58,7 +58,7 @@ class Mover:
         self._paths = ledger.paths
 
     def record(self) -> TopologyRecord:
-        """Read the topology record, also while the topology is being renamed or deleted.
+        """Read the topology record, even while the topology is being renamed or deleted.
 
         :raises UnknownTransaction: there is no such topology.
         :raises UnreadableRecord: the record is damaged, or the topology is being reset.
@@ -79,7 +79,7 @@ class Mover:
     # --- another name -----------------------------------------------------------------------------------------------
 
     def claim(self, dag_id: str, audit: Audit) -> Repaired:
-        """Assign the topology to another DAG, under its current name."""
+        """Assign the topology to another DAG without renaming it."""
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             record = read.get(TopologyRecord, paths.record)
@@ -125,7 +125,7 @@ class Mover:
         )
 
     def is_at(self, new: Paths, record: TopologyRecord) -> bool:
-        """Return whether an earlier call has already renamed the topology, but may not have deleted the old records."""
+        """Return whether an earlier call has renamed the topology, but may have left some of the old records."""
         node = self._store.get(new.record)
         if node is None or mark_of(node.data) is not None:
             return False
@@ -134,7 +134,9 @@ class Mover:
     def _close(
         self, title: str, new: Paths | None, command: str, allocated: int | None = None
     ) -> str:
-        """Write the marks, and return the nonce of this call. A later call replaces the marks.
+        """Write the marks that close the topology, and return the nonce of this call.
+
+        A later call replaces the marks.
 
         :param allocated: last allocated transaction when the runs were examined; None allows any.
         """
@@ -239,7 +241,7 @@ class Mover:
         """Close the topology. Every later step fails with an error that names the command.
 
         :param allocated: last allocated transaction when the runs were examined; None allows any. A transaction that
-            has begun since then would be lost, although it may have acked messages of a queue.
+            has begun since then would be lost, although it may have acked messages in a queue.
         :raises UnknownTransaction: there is no such topology.
         :raises MoveRefused: a transaction has begun since the runs were examined.
         """
@@ -274,7 +276,7 @@ class Mover:
         )
 
     def _guarded(self, op: str, writes: Iterator[Write]) -> None:
-        """Write in portions. Stop with an error if a later call has replaced the mark."""
+        """Write in portions. Raise an error if a later call has replaced the mark."""
         portion: list[Write] = []
         size = 0
         for write in writes:

@@ -1,8 +1,7 @@
 """The repair that adds older lines to the book of ends. Source: docs/protocol.md §12.
 
-The lines are made from the receipts of the ledger and of its states. They are added in portions, from the newest to the
-oldest, so that the book has no gap if the process dies. A person can then repeat the repair, which adds the missing
-lines.
+The lines are derived from the receipts in the ledger and its states. They are added in portions, from the newest to the
+oldest, so that the book has no gap if the process dies. The repair can then be repeated to add the missing lines.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ MOST_OF_PAGES = 300_000
 
 @dataclass(frozen=True)
 class OlderLines:
-    """The lines that a book of ends lacks, and the existing lines that they change.
+    """The lines missing from a book of ends, and the existing lines that they change.
 
-    :param evidence: evidence from which the lines were made.
-    :param lines: the older lines and the lines of the book, by txid, with the links of their chains.
+    :param evidence: the evidence behind the lines.
+    :param lines: the older and the existing lines, by txid, with their chain links.
     :param txids: the txids of the lines to add, newest first.
     :param summary: description of the result, such as the first transaction in the book.
     """
@@ -54,7 +53,7 @@ class OlderLines:
     def put(self, ledger: Ledger, audit: Audit) -> Repaired:
         """Add the lines to the book in portions. The first portion also adds the repair record.
 
-        :raises PreviewOutdated: a repair was made since the evidence was read, or the book has begun since then.
+        :raises PreviewOutdated: since the evidence was read, a repair was made or the book was begun.
         """
         first, *more = self._portions()
         done = ledger.run(older_lines, self, first, audit=audit)
@@ -89,8 +88,8 @@ def older_lines(
 ) -> Decision[Repaired]:
     """Add lines before the first line of the book.
 
-    :param txids: the txids of these lines. The book already has the newer ones.
-    :param audit: person and reason of the repair. None if an earlier portion has added the repair record.
+    :param txids: the txids of these lines. The book already has all newer lines.
+    :param audit: who makes the repair, and why. None if an earlier portion has added the repair record.
     :raises PreviewOutdated: see `OlderLines.put`.
     """
     before = made.evidence
@@ -100,7 +99,7 @@ def older_lines(
         before.topology.incarnation,
         before.topology.generation,
     )
-    # While there is no book, a transaction that ends leaves no line.
+    # Without a book, a transaction that ends writes no line.
     if not is_same or (not topology.book and current != before.current):
         raise PreviewOutdated(what="The book of ends", topology=paths.topology)
     book = Book(read, paths)
@@ -157,10 +156,10 @@ def lines_lacking(
     request: TopologyRequest,
     tables: Collection[str],
 ) -> OlderLines:
-    """Return the lines that a book of ends lacks. They go back to the first gap in the receipts.
+    """Return the lines missing from a book of ends, back to the first gap in the receipts.
 
     :param request: the topology as its DAG describes it.
-    :param tables: names of the tables, whose rows other topologies read. A line has the row count of each table.
+    :param tables: names of the tables that other topologies read. A line has the row count of each table.
     :raises RepairRefused: the topology keeps no book, or no line can be added.
     """
     topology = ledger.topology
@@ -198,7 +197,7 @@ def lines_lacking(
 
 
 def _is_whole(chain: Chain, txid: int, tables: Collection[str]) -> bool:
-    """Return whether the receipt of a transaction is known, with its number of rows in each table."""
+    """Return whether the transaction's receipt is known, including its row count in each table."""
     receipt = chain.receipts.get(txid)
     if receipt is None or txid not in chain.pieced:
         return receipt is not None

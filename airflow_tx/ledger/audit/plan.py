@@ -1,4 +1,4 @@
-"""The plan of a rebuilt ledger, made from the fences of its states. Source: docs/protocol.md §§5, 7."""
+"""The plan for rebuilding a ledger, derived from the fences of its states. Source: docs/protocol.md §§5, 7."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
 
 @dataclass(frozen=True)
 class HeldState:
-    """The evidence from the fence of a state for a rebuild of the ledger.
+    """The evidence from a state's fence for rebuilding the ledger.
 
     :param undoable: whether a later grant of the same txid undoes earlier writes, as in an opaque state.
-    :param holds: whether the state may have output of the transaction in the fence.
+    :param holds: whether the state may have output from the transaction in the fence.
     :param applied: whether the update of this transaction is complete.
     :param batch: the facts about this transaction in the fence.
     :param receipts: the receipts of final transactions that the state keeps.
     :param change: number of the newest accepted change in the fence.
-    :param takes_out: the transactions that removed rows of a restated transaction, according to their receipts.
+    :param takes_out: the transactions whose receipts show that they removed rows of a restated transaction.
     """
 
     state: str
@@ -46,7 +46,7 @@ class HeldState:
 
     @property
     def receipt(self) -> Receipt:
-        """The receipt of the transaction in the fence, without the number of written rows."""
+        """The receipt of the fence's transaction, without the number of written rows."""
         batch = self.batch
         return Receipt(
             **self.token.to_json(),
@@ -77,7 +77,7 @@ class HeldState:
     ) -> HeldState:
         """Create the evidence from a fence.
 
-        :param holds: function that returns whether the state has output of a transaction; None if unknown.
+        :param holds: function that returns whether the state has output from a transaction; None if unknown.
         :param receipts: receipts of the state; changed receipts are ignored.
         :raises UnreadableRecord: the fence has no valid batch.
         """
@@ -105,7 +105,7 @@ class HeldState:
 
 
 def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
-    """Read a receipt of a state. Return None if the receipt was changed or belongs to another ledger."""
+    """Read a receipt of a state. Return None if it was changed or belongs to another ledger."""
     try:
         receipt = Receipt.from_json(json.loads(stored.text))
     except (ValueError, UnreadableRecord):
@@ -120,11 +120,11 @@ class RebuildPlan:
     :param last: last final transaction of each state.
     :param births: birth in the fence of each state.
     :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param granted: time of the newest grant in the states. No state has traces of transactions that began later.
+    :param granted: time of the newest grant in the states. No state contains traces of transactions that began later.
     :param bound: binding of the run with the newest grant, by run key, if its transaction is an open restatement. The
-        transaction in the binding is the one that counts.
+        binding names the transaction that counts.
     :param last_run: run key of transaction `current` − 1; "" if no fence has it.
-    :param ended: receipts of the transactions before `current`, by txid, from fences and receipts of the states.
+    :param ended: receipts of the transactions before `current`, by txid, from the states' fences and receipts.
     :param change: number of the newest accepted change in any fence.
     """
 
@@ -160,7 +160,7 @@ class RemadeTransaction:
 
     @classmethod
     def of(cls, held: Sequence[HeldState], newest: HeldState) -> RemadeTransaction | None:
-        """Return the restatement in the newest fence, if a state cannot undo it. Return None otherwise."""
+        """Return the restatement in the newest fence if a state cannot undo it; otherwise None."""
         token = newest.token
         kept = [
             each
@@ -187,7 +187,7 @@ class RemadeTransaction:
         return {self.batch.key: Binding(replaced.txid, replaced.entry, restating)}
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths) -> list[Write]:
-        """Return the writes of the record, of the rows and of the folder of acks."""
+        """Return the writes of the record, the rows and the acks folder."""
         token = self.token
         batch = self.batch
         record = TransactionRecord(
@@ -227,12 +227,13 @@ class RemadeTransaction:
 
 
 def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Decide from which transaction the ledger continues, and which transactions before it are known from the states.
+    """Decide at which transaction the ledger continues, and which earlier transactions are known from the states.
 
     :raises RepairRefused: no state has a fence, or the states contradict each other.
     """
     _check_one_life(paths, held)
-    # Every fence is raised before the first write to any state, so all fences have reached the greatest txid.
+    # Every fence is raised before the first write to any state, so every fence has the highest
+    # txid.
     newest = max(held, key=lambda each: each.token.rank)
     txid = newest.token.txid
     receipt = newest.receipt
@@ -245,7 +246,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         current = txid + 1
         meta: Metadata | None = Metadata(receipt.attempt, receipt.metadata, receipt.after)
         known = kept.get(txid)
-        # The fence has no number of written rows.
+        # The fence does not record the number of written rows.
         written = {} if known is None or known.birth != receipt.birth else known.written
         ended[txid] = replace(receipt, written=written)
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
@@ -287,7 +288,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
 
 
 def _put_together(held: Sequence[HeldState]) -> dict[int, Receipt]:
-    """Merge the receipts in the states, by txid. Each state has only the number of its own written rows."""
+    """Merge the states' receipts, by txid. Each state knows only the number of its own written rows."""
     found = dict[int, Receipt]()
     for each in (receipt for state in held for receipt in state.receipts):
         known = found.get(each.txid)

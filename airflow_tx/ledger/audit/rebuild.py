@@ -1,4 +1,4 @@
-"""The step that rebuilds a lost ledger by a plan. Source: docs/protocol.md §§5, 7."""
+"""The step that rebuilds a lost ledger according to a plan. Source: docs/protocol.md §§5, 7."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def ledger_lost(
     audit: Audit,
     changes: Sequence[RepairRecord] = (),
 ) -> Decision[Repaired]:
-    """Rebuild the ledger from `plan`. All open transactions are deleted, and their runs begin again.
+    """Rebuild the ledger from `plan`. All open transactions are deleted, and their runs start over.
 
     :param request: the topology as its DAG describes it, for a completely lost ledger.
-    :param changes: accepted changes of which the journal has a copy.
+    :param changes: accepted changes that the journal has copies of.
     :raises RepairRefused: the ledger is ahead of the states because they were set back, or the states belong to another
         ledger.
     """
@@ -111,7 +111,7 @@ def ledger_lost(
         told = lines_told(wanted, plan.ended, upstream=request.upstream)
         lines = _lines_again(plan, told, next_line=1 if current is None else current.txid)
         after = replace(after, book=_begin_of_book(after.book, lines, plan, current))
-    # No later transaction uses the names of these folders.
+    # No later transaction reuses these folder names.
     after = step.left(after, paths, *map(paths.acks, read.names_if_any(paths.all_acks)))
     skipped, without_rows = _skipped_again(read, stamp, paths, wanted)
     writes = [
@@ -169,14 +169,14 @@ def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int)
 def _begin_of_book(
     before: int, lines: Sequence[EndLine], plan: RebuildPlan, current: Counter | None
 ) -> int:
-    """Return the first transaction from which on the book of ends has no gap."""
+    """Return the first transaction from which the book of ends has no gaps."""
     begin = plan.current - len(lines)
     is_whole = before and current is not None and begin <= current.txid
     return before if is_whole else max(begin, 1)
 
 
 def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
-    """Return the planned writes. `made` replaces the writes to the same paths."""
+    """Return the planned writes. Writes in `made` replace those to the same paths."""
     own = {each.path for each in made}
     return [*(each for each in writes if each.path not in own), *made]
 
@@ -184,7 +184,7 @@ def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
 def _kept_changes(
     read: Reader, paths: Paths, changes: Sequence[RepairRecord], plan: RebuildPlan
 ) -> list[RepairRecord]:
-    """Return all repairs, including accepted changes that the ledger has lost.
+    """Return all repairs, including accepted changes lost from the ledger.
 
     Lost changes keep their numbers if possible.
     """
@@ -203,7 +203,7 @@ def _kept_changes(
 def _accepted_again(
     repairs: Sequence[RepairRecord], plan: RebuildPlan
 ) -> dict[str, dict[str, Any]]:
-    """Return the newest accepted change of each state, so that an older backup of a state is still detected."""
+    """Return the newest accepted change of each state, so that an older backup of the state is still detected."""
     found = dict[str, dict[str, Any]]()
     for each in since_reset(repairs):
         if each.what == ACCEPT_CHANGE:
@@ -243,11 +243,11 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         grants={},
         rolling=None,
         rebuilt=plan.current - 1,
-        # These fields are about open transactions, which are removed.
+        # These fields describe open transactions, which are removed.
         skips=[],
         blocked=None,
         bid=None,
-        # The hash of the last receipt is not known, so the next receipt begins a new chain.
+        # The hash of the last receipt is unknown, so the next receipt begins a new chain.
         receipt="",
         op=stamp.op,
     )
@@ -256,7 +256,10 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
 def _emptied(
     read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
-    """Return the writes that delete open transactions and everything from `first` on. Their txids get new batches."""
+    """Return the writes that delete open transactions and everything from `first` on.
+
+    New batches will reuse their txids.
+    """
     writes = _bindings(read, stamp, paths, plan, first, wanted=wanted)
     writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]
     for name in read.names_if_any(paths.histories):
@@ -266,7 +269,7 @@ def _emptied(
 
 
 def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) -> int | None:
-    """Return the transaction to which a planned rebuild binds a run. Return None if it removes the binding.
+    """Return the transaction to which the planned rebuild binds a run. Return None if the rebuild removes the binding.
 
     :param key: the run key.
     """
@@ -318,9 +321,9 @@ def _bindings(
 
 
 def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
-    """Return whether a transaction of a ledger that was set back began after the newest grant in the states.
+    """Return whether a transaction in a ledger that was set back began after the newest grant in the states.
 
-    If it began earlier and a state has its txid, it was committed, and the ledger has lost the commit.
+    If it began earlier and a state has its txid, it was committed, but the ledger has lost the commit.
     """
     return record.birth not in plan.births.values() and record.created > plan.granted
 
@@ -328,7 +331,10 @@ def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
 def _taken_back(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped
 ) -> list[Write]:
-    """Return the writes that undo a readmission whose transaction is deleted. The skip record gets the rows back."""
+    """Return the writes that undo a readmission whose transaction is deleted.
+
+    They move the rows back to the skip record.
+    """
     assert skipped.readmitted_as is not None
     rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
     writes: list[Write] = [
@@ -368,7 +374,7 @@ def _skipped_again(
 def _bound_by_receipts(
     read: Reader, paths: Paths, plan: RebuildPlan, wanted: Expected
 ) -> dict[str, Binding]:
-    """Return the bindings of runs whose skip record is restored, and of the last transaction in the fences."""
+    """Return the bindings of the runs whose skip records are restored, and of the fences' last transaction."""
     skipped = {
         own.key: wanted.bindings[own.key]
         for txid, own in wanted.skipped.items()
@@ -379,12 +385,12 @@ def _bound_by_receipts(
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
-# Repairs after a state was set back or renamed, and the reset, with which a topology begins again.
+# Repairs after a state was set back or renamed, and the reset, which starts a topology over.
 # Source: docs/protocol.md §§5, 7.
 #
 # Each repair is one multi. It raises the generation and records who made it, when and why. Only a
-# reset needs several multis: the topology stays closed until the last one, and a person can repeat
-# the reset.
+# reset needs several multis: the topology stays closed until the last one, and the reset can be
+# repeated.
 
 
 # --- --state-lost ------------------------------------------------------------------------------------------------
@@ -392,10 +398,10 @@ def _bound_by_receipts(
 
 @dataclass(frozen=True)
 class SeenState:
-    """The content that a state had when a person accepted it.
+    """The content of a state at the time it was accepted.
 
     :param fence: the token in the fence of the state; None if it had none.
-    :param found: the last transaction that the state had completely; 0 if it was empty; None if unknown.
+    :param found: the last transaction that the state contained completely; 0 if it was empty; None if unknown.
     :param change: the newest accepted change in the fence.
     """
 
@@ -415,8 +421,9 @@ def state_lost(
 ) -> Decision[Repaired]:
     """Accept the content of a state that lacks committed transactions.
 
-    :param seen: the content that the person has seen. Only this content is accepted. None accepts any content.
-    :raises RepairRefused: no transaction was committed to a state of this name, and no grant was about to write to one.
+    :param seen: the content that the user has seen. Only this content is accepted. None accepts any content.
+    :raises RepairRefused: no transaction was committed to a state with this name, and no grant was about to write to
+        one.
     """
     topology = read.get(TopologyRecord, paths.record)
     before = {
@@ -442,9 +449,10 @@ def state_lost(
 def forget_state(
     read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
 ) -> Decision[Repaired]:
-    """Continue the topology without a state. A later state of the same name counts as a different state.
+    """Continue the topology without a state. A later state with the same name counts as a different state.
 
-    :raises RepairRefused: no transaction was committed to a state of this name, and no grant was about to write to one.
+    :raises RepairRefused: no transaction was committed to a state with this name, and no grant was about to write to
+        one.
     """
     told = "state {} was at transaction {}; the topology continues without it"
     last = read.get(TopologyRecord, paths.record).states.get(state, 0)
@@ -482,7 +490,7 @@ def _left(
             f"Known states: {known}.",
         )
     others = _without(topology.accepted, state)
-    # A new generation ends a permanent refusal, so no transaction is blocked any more.
+    # A new generation ends any permanent refusal, so no transaction is blocked any longer.
     generation = topology.generation + 1
     after = replace(
         topology,
@@ -519,9 +527,9 @@ def _without(found: Mapping[str, T], state: str) -> dict[str, T]:
 def rename_state(
     read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *, audit: Audit
 ) -> Decision[Repaired]:
-    """Rename a state. The new generation outranks a writer under the old name.
+    """Rename a state. The new generation outranks any writer that uses the old name.
 
-    :raises RenameRefused: the ledger has no state of the old name, or already has one of the new name.
+    :raises RenameRefused: the ledger has no state with the old name, or already has one of the new name.
     """
     topology = read.get(TopologyRecord, paths.record)
     check_not_rolling(paths, topology)
@@ -591,13 +599,13 @@ def note_change(
     receipt: str,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Record that a person deliberately changed values of a state, so that later comparisons expect the new values.
+    """Record a deliberate manual change of a state's values, so that later comparisons expect the new values.
 
-    :param columns: difference between the total of a column and the total that receipts and earlier changes imply, by
+    :param columns: difference between a column's total and the total that receipts and earlier changes imply, by
         column.
     :param rows: number of rows of each changed transaction in the table.
-    :param keys: digests of the deleted keys, from which no restatement removes anything. None means unknown: no earlier
-        transaction can then be restated.
+    :param keys: digests of the deleted keys, which restatements leave alone. None means unknown: no earlier transaction
+        can then be restated.
     :param made_after: the transaction after which the values were changed; None means the last final one.
     :param marked: whether the fence of the state will have the number of the change.
     :param receipt: hash of the last receipt when the totals were compared.
@@ -649,7 +657,7 @@ def note_code(
     last: int,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Record that transactions need no restatement, although another version of the code processed them.
+    """Record that transactions need no restatement, although different code processed them.
 
     :param code: current digest of the code of each task; "" if the task is gone.
     :param last: the last of these transactions.
@@ -712,7 +720,7 @@ def remove_records(store: Store, paths: Paths) -> None:
 def reset(
     read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit
 ) -> Decision[Repaired]:
-    """Create a new ledger. The records below the folders must be deleted first, and the states emptied."""
+    """Create a new ledger. The records below its folders must already be deleted, and the states emptied."""
     after = request.made(stamp.op)
     writes = [
         put_or_create(read, paths.record, encode(after)),
@@ -737,7 +745,7 @@ def reset(
 
 
 class ResetIncomplete(TxError):
-    """A reset has begun, but has not finished."""
+    """A reset was started, but is not complete."""
 
     template = (
         "Reset of topology {topology!r} is not complete: {reason}.",
@@ -747,7 +755,7 @@ class ResetIncomplete(TxError):
 
 
 class Repairs:
-    """The repairs that a person makes after the ledger or its states were set back."""
+    """The manual repairs after the ledger or its states were set back."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -769,7 +777,7 @@ class Repairs:
         *,
         changes: Sequence[RepairRecord] = (),
     ) -> Repaired:
-        """Rebuild the ledger from the states. A person must then clear the runs of open transactions.
+        """Rebuild the ledger from the states. The runs of open transactions must then be cleared by hand.
 
         :param held: the evidence from the fence of each state.
         :param changes: the accepted changes in the journal.
@@ -805,7 +813,7 @@ class Repairs:
         return plan
 
     def _check_by_hand(self, held: Sequence[HeldState]) -> None:
-        """Raise an error if a person has raised the txid in a fence, since the transactions up to it never existed."""
+        """Raise an error if the txid in a fence was raised by hand, since the transactions up to it never existed."""
         paths, births = self._ledger.paths, dict[str, int]()
         with suppress(UnreadableRecord):
             births = {each.birth: txid for txid, each in self._ledger.open_records().items()}
@@ -842,11 +850,11 @@ class Repairs:
     ) -> Repaired:
         """Delete all records of the topology and empty its states. The next transaction is 1.
 
-        The next batch begins at the start of the source. A reset does not stop a running committer, so end the
+        The next batch begins at the start of the source. A reset does not stop a running committer, so stop the
         topology's runs first. If the reset fails, repeat it.
 
-        :param clear: function that empties the states and their fences, while no step can use the topology. Check first
-            that it will succeed, since the records of the ledger are deleted before it runs.
+        :param clear: function that empties the states and their fences, while no step can use the topology. Check
+            beforehand that it will succeed, since it runs after the ledger's records are deleted.
         :raises ResetIncomplete: the reset failed. The topology stays closed until the reset is repeated.
         """
         ledger = self._ledger
@@ -865,7 +873,7 @@ class Repairs:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason of an error, without its remedy."""
+    """Return the reason for an error, without its remedy."""
     fields = error.fields if isinstance(error, TxError) else {}
     return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__
 

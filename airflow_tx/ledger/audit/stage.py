@@ -1,4 +1,4 @@
-"""Compare a topology with its upstream topology: whether it took each transaction once, and which ones count.
+"""Check whether a topology took each upstream transaction once, and which ones count.
 
 Source: docs/protocol.md §12. A contradiction is a finding. Other facts are notes.
 """
@@ -19,7 +19,7 @@ from airflow_tx.ledger.upstream.corrections import NotedCorrections, TakenRanges
 from airflow_tx.ledger.upstream.reading import UpstreamReading
 
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
-"""A function that returns how many rows each of these transactions has in the upstream table."""
+"""A function that returns how many rows each given transaction has in the upstream table."""
 COUNTED_AT_ONCE = 1000
 """Maximum number of transactions whose rows one call counts."""
 
@@ -32,7 +32,7 @@ class StageAudit:
     :param table: name of the upstream state that is the table; "" if unknown.
     :param rows: function that counts the rows of the table; None if they are not compared.
     :ivar findings: the contradictions, one line each.
-    :ivar notes: facts such as upstream transactions that are not taken yet.
+    :ivar notes: facts such as upstream transactions not yet taken.
     """
 
     ledger: ReadOnlyLedger
@@ -42,7 +42,7 @@ class StageAudit:
     notes: list[str] = field(default_factory=list)
 
     def compare(self) -> None:
-        """Compare the ranges of upstream transactions, the transactions that count, and the rows.
+        """Compare the upstream ranges, the transactions that count, and the rows.
 
         :raises UnreadableRecord: a record cannot be read. The error names the record.
         """
@@ -71,7 +71,7 @@ class StageAudit:
     def _fresh(self) -> list[tuple[EndLine, TakenRange]]:
         """The lines whose batch took new upstream transactions, in the order of the txids.
 
-        They are read before the upstream ledger, so that it has all these transactions.
+        They are read first, so that the upstream ledger is sure to have all these transactions.
         """
         book = self.ledger.topology().book
         lines = self._own.book.lines(book, self.ledger.current() - 1)

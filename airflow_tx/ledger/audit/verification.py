@@ -1,4 +1,4 @@
-"""Compare ledger, receipts and fences with each other, as pure functions. Source: docs/protocol.md §10."""
+"""Pure functions that compare ledger, receipts and fences with each other. Source: docs/protocol.md §10."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from airflow_tx.ledger.records import EndLine, Phase, Skipped, TransactionRecord
 # Compare the records that decide later transactions with the receipts and with each other. Source:
 # docs/protocol.md §10.
 #
-# These are the topology record, the counters, and the records of open transactions, skipped rows
-# and bindings.
+# These records are the topology record, the counters, and the records of open transactions, skipped
+# rows and bindings.
 
 
 def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bool) -> None:
@@ -65,9 +65,9 @@ _SENTENCES = {
     "run_id": "its kept rows are of run {}, but its receipt is of run {}",
     "rows": "its kept rows are {}, but its receipt names the rows {}",
 }
-"""The finding for each field of a record, if receipts, repairs and open transactions imply another value."""
+"""The finding for a record's field if receipts, repairs and open transactions imply a different value."""
 _OF_SKIPPED = "its kept rows have {name} {}, but its receipt has {}"
-"""The finding for each other field of a skipped transaction."""
+"""The finding for any other field of a skipped transaction."""
 
 
 def _apart(said: Any, wanted: Any, *names: str) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _topology_findings(chain: Chain) -> Iterator[str]:
 
 
 def _rebuilt_findings(chain: Chain) -> Iterator[str]:
-    """Compare the transaction after which the ledger was rebuilt with the generations of the receipts around it."""
+    """Compare the transaction after which the ledger was rebuilt with the generations in the receipts around it."""
     rebuilt = chain.ledger.topology.rebuilt
     current = chain.ledger.current
     generation = max(
@@ -121,7 +121,7 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
 
 
 def _loss_findings(chain: Chain) -> Iterator[str]:
-    """Compare the accepted losses in the topology record with the losses after the position of the source."""
+    """Compare the accepted losses in the topology record with the losses that follow the source's position."""
     topology = chain.ledger.topology
     life = chain.ledger.life
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
@@ -181,7 +181,7 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
 
 
 def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
-    """Return whether a person has accepted the content of a state since the transaction of a receipt.
+    """Return whether a state's content was accepted by hand after the transaction of a receipt.
 
     :param state: current name of the state.
     """
@@ -198,7 +198,7 @@ def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
 
 
 def _compare_book(chain: Chain) -> None:
-    """Compare each line of the book with the line that follows from the receipts."""
+    """Compare each line of the book with the line that the receipts imply."""
     ledger = chain.ledger
     begins = ledger.topology.book
     gone = all_taken_back(ledger.life)
@@ -215,12 +215,12 @@ def _compare_book(chain: Chain) -> None:
 def _line_findings(chain: Chain, line: EndLine, begins: int) -> Iterator[tuple[str, Any, Any]]:
     """Yield the fields in which a line of the book differs from the expected line, with both values.
 
-    :param begins: the first transaction with a line. The line of a chain that began earlier may name any earlier
+    :param begins: the first transaction with a line. If a chain began earlier, its line may name any earlier
         transaction.
     """
     wanted = chain.expected.lines[line.txid]
     receipt = chain.receipts[line.txid]
-    # If a part of the states' receipts is missing, the number of rows is not complete.
+    # If some of the states' receipts are missing, the row count is incomplete.
     partly = {"rows"} if line.txid in chain.pieced else set()
     before = (
         {"first"}
@@ -289,7 +289,7 @@ def _open_findings(
 
 
 def _compare_skipped(chain: Chain, now: Decisive) -> None:
-    """Compare the rows that the ledger keeps of skipped transactions with the receipts."""
+    """Compare the rows that the ledger keeps for skipped transactions with the receipts."""
     ledger = chain.ledger
     for txid in sorted(chain.expected.skipped.keys() - now.skipped.keys()):
         if txid < ledger.current:
@@ -420,7 +420,7 @@ def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
 # --- verification -------------------------------------------------------------------------------------------------
 
 
-"""Repairs after which the expected totals of states are still known."""
+"""Repairs that leave the expected totals of states known."""
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ class Verified:
     :param last: the last final transaction that was compared.
     :param findings: the contradictions, one line each.
     :param notes: notes about skips, losses, repairs, and comparisons that were not possible.
-    :param given_up: the transactions that a state lacks since a person accepted the loss, one line for each loss.
+    :param given_up: the transactions that a state lacks since their loss was accepted, one line for each loss.
     """
 
     first: int | None
@@ -448,7 +448,7 @@ def verified(
     first: int = 1,
     last: int | None = None,
 ) -> Verified:
-    """Compare ledger and states for the transactions from `first` to `last`.
+    """Compare the ledger and the states for the transactions from `first` to `last`.
 
     :param last: the last transaction to compare; None means the last final one.
     """
@@ -475,7 +475,7 @@ def verified(
 
 
 def _given_up(chain: Chain, state: StateEvidence) -> Iterator[str]:
-    """Describe the transactions that a state lacks since a person accepted the loss with `--state-lost`."""
+    """Describe the transactions that a state lacks since their loss was accepted with `--state-lost`."""
     life = chain.life(state.name)
     repairs = {each.number: each for each in chain.ledger.life}
     for loss in life.losses:
@@ -599,7 +599,7 @@ def _compare_change(chain: Chain, state: str, fence: HeldFence) -> None:
 
 
 def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
-    """Describe a fence that an unfinished roll forward has raised to read the values."""
+    """Describe a fence that an unfinished roll forward raised in order to read the values."""
     before = fence.covered
     found = "no fence" if before is None else f"the fence of transaction {before.token.txid}"
     again = Command("repair", chain.ledger.name, options=("--roll-forward", state))
@@ -611,7 +611,7 @@ def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
 
 @dataclass(frozen=True)
 class ColumnTotal:
-    """The total of a value column, and the total that follows from receipts and accepted changes.
+    """The total of a value column, and the total that receipts and accepted changes imply.
 
     :param unknown: number of receipts without a total of this column.
     """
@@ -632,7 +632,7 @@ class ColumnTotal:
 
 @dataclass(frozen=True)
 class RowCount:
-    """The number of rows of a transaction in a table, and the number that receipts and accepted changes imply."""
+    """A transaction's number of rows in a table, and the number that receipts and accepted changes imply."""
 
     txid: int
     rows: int
@@ -653,7 +653,7 @@ _Compared = TypeVar("_Compared", ColumnTotal, RowCount)
 def changed_values(
     ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str
 ) -> Sequence[ColumnTotal | RowCount] | str:
-    """Return the column totals, or the row counts of a table, that do not follow from receipts and accepted changes.
+    """Return the column totals or table row counts that receipts and accepted changes do not explain.
 
     :return: the differences, or a text that explains why they cannot be compared.
     """
@@ -666,7 +666,7 @@ def changed_values(
 
 
 def _compare_totals(chain: Chain, state: StateEvidence) -> None:
-    """Compare the totals of value columns with the totals that follow from the receipts."""
+    """Compare the totals of value columns with the totals that the receipts imply."""
     if state.totals is None:
         return
     for one in _compared(chain, state.name, "values", _column_totals(chain, state)):
@@ -678,7 +678,7 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_rows(chain: Chain, state: StateEvidence) -> None:
-    """Compare the number of rows of each transaction in a table with its receipt."""
+    """Compare each transaction's number of rows in a table with its receipt."""
     if state.rows is None:
         return
     for each in _compared(chain, state.name, "rows", _row_counts(chain, state)):
@@ -707,7 +707,7 @@ def _compare_holes(chain: Chain, state: StateEvidence) -> None:
 
 
 def _holes(chain: Chain, state: StateEvidence) -> list[int]:
-    """Return the transactions without rows in this table that a roll forward left out and that still count."""
+    """Return the transactions that a roll forward left out of this table and that still count."""
     rows = state.rows or {}
     replaced = restated(chain.receipts)
     return [
@@ -728,7 +728,10 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
 
 
 def _unsettled(state: StateEvidence, last: int) -> str | None:
-    """Explain from the fence why the values may not be those after transaction `last`. Return None if they are."""
+    """Explain from the fence why the values may differ from the values after transaction `last`.
+
+    Return None if they do not.
+    """
     fence = state.fence
     if fence is None or (fence.applied and fence.token.txid == last):
         return None
@@ -752,7 +755,8 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     }
     expected |= {txid: 0 for txid in _rows_of_none(chain, state) if txid not in written}
     for change in (each.change for each in life.changes):
-        # A change may name a txid that was free at that time and belongs to a transaction now.
+        # A change may name a txid that was not allocated at that time, but now belongs to a
+        # transaction.
         expected |= {
             int(txid): 0 if int(txid) in replaced else rows
             for txid, rows in change.get("rows", {}).items()
@@ -762,7 +766,7 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
 
 
 def _rows_of_none(chain: Chain, state: StateEvidence) -> Iterator[int]:
-    """Yield the txids of rows in a table whose transaction has no receipt.
+    """Yield the txids of table rows whose transaction has no receipt.
 
     Transactions before the first receipt are left out.
     """
@@ -804,7 +808,7 @@ def _column_total(
 
 
 def _nonces(chain: Chain, state: str) -> set[str]:
-    """Return the nonces of the roll forwards that wrote to this state. One of them may be in its fence."""
+    """Return the nonces of the roll forwards that wrote to this state. Its fence may contain one of them."""
     rolling = chain.ledger.topology.rolling
     done = {
         nonce
@@ -820,7 +824,8 @@ def _fence_apart(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the fields in which a fence and the receipt of its transaction differ, with both values.
 
-    :param again: whether a roll forward wrote the transaction, so that fence and receipt have different grants.
+    :param again: whether a roll forward rewrote the transaction, so that the fence and the receipt have different
+        grants.
     """
     of_the_grant = () if again else ("generation", "nonce")
     for name in ("txid", "attempt", "epoch", "birth", *of_the_grant):

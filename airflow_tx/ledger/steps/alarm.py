@@ -20,7 +20,9 @@ def raised_alarms(read: Reader, paths: Paths) -> Mapping[str, AlarmNote]:
 def note_alarm(
     read: Reader, stamp: Stamp, paths: Paths, kind: str, note: AlarmNote | None
 ) -> Decision[AlarmNoted]:
-    """Record that an alert of this kind is raised for a subject. Of several processes, only the first records it.
+    """Record that an alert of this kind is raised for a subject.
+
+    If several processes do this, only the first one records it.
 
     :param note: the subject of the alert. None if the alert has ended.
     """

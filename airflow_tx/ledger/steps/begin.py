@@ -70,13 +70,15 @@ def begin(
     *,
     open_first: Callable[[], None],
 ) -> Decision[BeginAnswer]:
-    """Begin a new transaction for the run, or the next attempt of its open one. Leave a committed one unchanged.
+    """Begin a new transaction for the run, or the next attempt of its open transaction.
+
+    A committed one stays unchanged.
 
     :param open_first: function that creates the ledger of the topology, or updates its record from the DAG.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: the ledger has not changed.
     """
     # Read with `find`, which requires that the record stays unchanged. A rename closes this record
-    # and then copies all others, so it would lose a transaction that begins later.
+    # and then copies all others, so a transaction that begins later would be lost.
     topology = read.find(TopologyRecord, paths.record)
     if topology is not None:
         check_claim(topology, paths, request.topology)
@@ -110,7 +112,7 @@ def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
 
 
 def _first_of(begins: BeginPass, txid: int) -> int:
-    """Return the transaction that began the chain of a restatement. Return 0 for other transactions, or if unknown."""
+    """Return the transaction that begins the restatement's chain. Return 0 for other transactions, or if unknown."""
     line = Book(begins.read, begins.paths).line(txid) if begins.topology.book else None
     return 0 if line is None else line.first
 
@@ -125,7 +127,7 @@ class _Readmission:
     wanted: None = None
 
     def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
-        """Return the batch of the skipped transaction, with the current content of its rows."""
+        """Return the skipped transaction's batch, with the current content of its rows."""
         rows = self.skipped.rows
         return Batch(None, None) if rows is None else begins.current_batch(attempt, rows)
 
@@ -148,7 +150,7 @@ class _Readmission:
 
 
 GivenBatch = _Readmission | Restatement
-"""A batch with the rows of an earlier transaction. The rows are pinned, and the source keeps its position."""
+"""A batch with the rows of an earlier transaction. The rows are pinned, and the source's position stays unchanged."""
 
 
 def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnswer]:
@@ -170,7 +172,7 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
     start = start_after(begins.read, begins.paths, begins.topology, position)
     last = state.get_last_state()
     previous = None
-    # After a repair that took transactions back, the last position is known, but not the last rows.
+    # After a repair that took back transactions, the last position is known, but not the last rows.
     if last is not None and last.rows is not None:
         previous = PreviousBatch(txid - 1, last.rows, is_open=txid > current)
     found = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
@@ -190,7 +192,7 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
 
 
 def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
-    """Return the error for a counter that would repeat a txid. The error names the correct value of the counter."""
+    """Return the error for a counter that would repeat a txid. The error names the counter's correct value."""
     begun = read.get(Counter, paths.current).txid - 1
     last = max([begun, *map(int, read.names(paths.transactions))])
     reason = f"its last txid is {found}, and transaction {last} has begun"
@@ -199,7 +201,7 @@ def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
 
 
 def _pinned(begins: BeginPass, position: Any, batch: Batch) -> DecidedBatch:
-    """Return a batch with these rows. The source keeps its position."""
+    """Return a batch with these rows, which leaves the source's position unchanged."""
     rows = batch.metadata
     partitioned = begins.request.topology.partitioned
     after = unmoved(position, rows, partitioned=partitioned)
@@ -219,9 +221,9 @@ def _allocated(
     *,
     run: Batch | None = None,
 ) -> Decision[Begun]:
-    """Return the writes of a new transaction: its record, the binding of its run, its rows and its position.
+    """Return the writes for a new transaction: its record, its run's binding, its rows and its position.
 
-    :param run: the batch from which the run gets its name, if the run does not exist yet.
+    :param run: the batch that names the run, if the run does not exist yet.
     """
     read = begins.read
     stamp = begins.stamp
@@ -277,7 +279,7 @@ def _allocated(
 
 
 def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
-    """Return the run_id and the key of a run that does not exist yet.
+    """Return the run_id and the key for a run that does not exist yet.
 
     The source may name both. Otherwise the name is `tx-<txid>`, with a suffix if that name is taken.
 
@@ -341,13 +343,14 @@ def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
     """Return whether the topology record has the same values as the DAG."""
     found = (topology.source_kind, topology.max_pending, topology.partitioned, topology.zone)
     said = (request.source_kind, request.max_pending, request.partitioned, request.zone)
-    # Once a book has begun, the ledger keeps it, even if the topology no longer has a table.
+    # Once a book of ends has begun, the ledger keeps it, even if the topology no longer has a
+    # table.
     has_book = topology.book > 0 or not request.keeps_book
     return found == said and has_book and topology.upstream == request.upstream
 
 
 def check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:
-    """Raise an error if another DAG uses the name of the topology.
+    """Raise an error if another DAG uses the topology's name.
 
     :raises TopologyClaimed: another DAG uses the name. The error names this DAG.
     """
@@ -378,17 +381,17 @@ def _check_source(
 # --- joined -------------------------------------------------------------------------------------------------------
 # Steps that follow each other in one process share one multi. Source: docs/protocol.md §2.
 #
-# Each step reads the records that the previous step will write, and decides as if it ran alone. The
+# Each step sees the records that the previous step will write, and decides as if it ran alone. The
 # multi requires all records that the steps read, so no other step can run between them. If the
-# second step refuses, needs an answer from outside or writes nothing, the multi omits it. It must
-# then run alone, and reports the reason.
+# second step refuses, needs an external query or writes nothing, the multi omits it. It must then
+# run alone, and reports the reason.
 
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 BoundStep = Callable[[Reader, Stamp, Paths], Decision[T]]
-"""A step with its arguments."""
+"""A step together with its arguments."""
 
 
 def in_one_multi(
@@ -398,7 +401,7 @@ def in_one_multi(
     first: BoundStep[T],
     then: Callable[[T], BoundStep[U] | None],
 ) -> Decision[Joined[T, U]]:
-    """Decide a step, and then the step that `then` returns for its answer. Both share one multi.
+    """Decide a step, then the step that `then` returns for its answer. Both share one multi.
 
     :raises Refused, UnreadableRecord: the first step raises it.
     """
@@ -431,7 +434,7 @@ def begin_started(
     open_first: Callable[[], None],
     task: TaskTry,
 ) -> Decision[BeginAnswer]:
-    """Decide `begin`, and the start of the first task of the new transaction, in one multi. Raises as `begin`."""
+    """Decide `begin` together with the start of the new transaction's first task, in one multi. Raises as `begin`."""
     begun = begin(read, stamp, paths, request, outside, open_first=open_first)
     if not isinstance(begun.result, Begun):
         return begun

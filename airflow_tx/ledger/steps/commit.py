@@ -44,23 +44,23 @@ AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 
 @dataclass(frozen=True)
 class AcquireRequest:
-    """The request of a committer for the turn.
+    """A committer's request for the turn.
 
     :param epoch: the epoch that `processed` returned before the committer read the output.
     :param rows_digest: digest of the rows of the batch that the run processed.
     :param outputs: outputs that the committer will write, as texts from `output_text`, by transactional state.
     :param states: names of the states whose fence the committer will raise.
-    :param by_phase: whether several tasks will hold the turn, one after the other.
+    :param by_phase: whether several tasks will hold the turn in sequence.
     :param metadata: metadata of the batch, which the fences keep.
     :param position: the position of the source after the batch, which the fences keep.
-    :param rows: number of rows of the batch; None if not counted. It goes into the receipt, like `tasks`, `code` and
-        `unproven`.
+    :param rows: number of rows in the batch; None if not counted. Like `tasks`, `code` and `unproven`, it goes into the
+        receipt.
     :param journal: name of the journal entry of the transaction; "" if there is none.
     :param taken_back: the states from which a restatement removes the old output, by their names in the old receipt.
     :param checks: the results of the checks, in the form of the receipt.
     :param held: the digest that `held_at` returned when the committer read these states.
-    :param sole: the states whose last transaction must be the same as then.
-    :param own: the receipt of the restated transaction in each state that has it, for a rebuilt ledger.
+    :param sole: the states whose last transaction must not have changed since then.
+    :param own: the restated transaction's receipt in each state that has one, for a rebuilt ledger.
     """
 
     attempt: TransactionAttempt
@@ -90,7 +90,7 @@ def acquire(
 
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: this
         attempt can never get the turn.
-    :raises UnreadableRecord: its turn has passed, since a person has changed a record by hand.
+    :raises UnreadableRecord: its turn has passed, since a record was changed by hand.
     """
     attempt = request.attempt
     record = newest_record(read, paths, attempt, "commit")
@@ -169,7 +169,7 @@ def acquire(
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     found = record.rows_digest
-    # The request for other rows has set the phase to FAILED, but a task may have reset it.
+    # The request for different rows set the phase to FAILED, but a task may have reset it.
     if record.to_change is not None:
         found = "none: a person wants them decided again"
     if found != request.rows_digest:
@@ -184,7 +184,7 @@ def take_output(
 ) -> Decision[Done]:
     """Record the new output of the transaction, if an earlier grant was about to write a different output.
 
-    The committer has already proved that the states have no other values of the transaction. Their fences have this
+    The committer has already proved that the states have no other values from the transaction. Their fences have this
     token, so no earlier grant can write. While the ledger has the token, no later grant exists.
 
     :raises Outranked: the ledger holds another token.
@@ -211,19 +211,18 @@ def note_commit_failed(
     failed_task: str = "",
     checks: Mapping[str, CheckNote] | None = None,
 ) -> Decision[FailureNoted]:
-    """Record, for people, that a commit has failed and is not retried.
+    """Record, for display, that a commit has failed and is not retried.
 
-    The phase and the turn do not change, so that another try can work.
+    The phase and the turn do not change, so that another try can still succeed.
 
-    Only the first failure of a grant is recorded, since it causes the failures of the other committers.
+    Only a grant's first failure is recorded, since it causes the failures of the other committers.
 
     :param epoch: newest epoch that the failed try knows, from its grant or from `processed`; None if it knows none.
-    :param remedy: the remedy of the refusal; None if the error is no refusal.
-    :param for_good: whether a replay would be refused again. No replay then starts until a person acts.
-    :param repairable: whether the failure ends after a repair, or once a store is available again.
+    :param remedy: the remedy of the refusal; None if the error is not a refusal.
+    :param for_good: whether a replay would be refused again. If so, no replay starts until a user acts.
+    :param repairable: whether the failure can end after a repair or once a store is available again.
     :param failed_task: see `fail`.
-    :param checks: the failed checks, each with its finding and the digest of the output, so that a person can accept
-        them.
+    :param checks: the failed checks, each with its finding and the digest of the output, so that users can accept them.
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -236,7 +235,7 @@ def note_commit_failed(
     if epoch != record.epoch and (granted or epoch is not None):
         return Decision(
             FailureNoted(first=False)
-        )  # a newer grant, or a task that started again, makes this failure irrelevant
+        )  # a newer grant or a restarted task makes this failure irrelevant
     if granted and record.error is not None:
         return Decision(FailureNoted(first=False))
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
@@ -259,18 +258,18 @@ def accept_checks(
     *,
     audit: Audit,
 ) -> Decision[Done]:
-    """Record that a person accepts the findings of checks. This is valid only for outputs with the same digests.
+    """Record that the findings of checks are accepted. This applies only to outputs with the same digests.
 
-    :param digests: digest of the output that the person saw, by check.
+    :param digests: digest of the output that the user saw, by check.
     :raises UnknownTransaction, AlreadyFinal: the transaction is not open.
-    :raises PreviewOutdated: a check has another finding now.
+    :raises PreviewOutdated: a check has a different finding now.
     """
     record = still_open(read, paths, txid)
     shown = {name: record.checks[name] for name in digests if name in record.checks}
     if {name: each.digest for name, each in shown.items()} != digests:
         raise PreviewOutdated(what=f"Transaction {txid}", topology=paths.topology)
     by = audit.noted(stamp)
-    # Keep the first person who accepted the finding.
+    # Keep the user who first accepted the finding.
     accepted = {name: replace(each, accepted=each.accepted or by) for name, each in shown.items()}
     noted = replace(record, checks={**record.checks, **accepted}, op=stamp.op)
     return put(paths.transaction(txid), noted, Done())

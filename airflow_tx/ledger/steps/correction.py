@@ -29,7 +29,7 @@ class ComparedUpTo:
     :param incarnation: incarnation of the upstream topology.
     :param txid: the last upstream transaction that need not be compared again.
     :param birth: birth of that transaction; "" if it has no line.
-    :param caught_up: transactions that are no longer behind, since they have their corrections or do not count.
+    :param caught_up: transactions that are no longer behind, because they have their corrections or do not count.
     """
 
     incarnation: str
@@ -41,7 +41,7 @@ class ComparedUpTo:
 def note_compared(
     read: Reader, stamp: Stamp, paths: Paths, compared: ComparedUpTo
 ) -> Decision[Done]:
-    """Record how far corrections were compared, and remove the records of transactions that are no longer behind."""
+    """Record how far corrections were compared. Remove the records of transactions that are no longer behind."""
     found = read.find(Followed, paths.followed)
     gone = [txid for txid in compared.caught_up if read.exists(paths.behind(txid))]
     after = Followed(compared.incarnation, compared.txid, compared.birth, stamp.op)

@@ -65,11 +65,11 @@ from airflow_tx.ledger.steps.step import (
 
 
 HOURS_KEPT = 25
-"""Number of hours for which the topology record counts transactions: a day and the current hour."""
+"""Number of hours for which the topology record counts transactions: one day plus the current hour."""
 HOUR = len("2013-01-01T17")
-"""Number of characters of an ISO 8601 time up to its hour."""
+"""Length of an ISO 8601 time up to the hour, in characters."""
 PACES_KEPT = 8
-"""Number of transactions for which the topology record keeps the number of rows and the seconds in process."""
+"""Number of transactions whose row counts and processing times the topology record keeps."""
 
 
 def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
@@ -114,11 +114,11 @@ def check_grant(
 ) -> tuple[TopologyRecord, Any]:
     """Check the conditions for a grant. Return the topology record, and the position before the batch.
 
-    If one state is new while another is missing, the DAG renamed a state, which would start empty under its new name.
+    If one state is new while another is missing, the DAG has renamed a state. It would start empty under its new name.
 
     :raises StateRenamed: a state seems to be renamed. The error names both states and the remedy.
     :raises StaleBatch: the batch does not start at the position where its predecessor ended.
-    :raises RollingForward: a roll forward is writing the states again.
+    :raises RollingForward: a roll forward is rewriting the states.
     """
     txid = record.txid
     topology = read.get(TopologyRecord, paths.record)
@@ -151,9 +151,9 @@ def claimed(
     outcome: Outcome,
     **counted: Any,
 ) -> TransactionRecord:
-    """Add the receipt to the record of a new grant. Only the rows that the states will get are missing in it.
+    """Add the receipt to the record of a new grant. It lacks only the rows that will be written to the states.
 
-    :param counted: other fields of the receipt: rows, tasks and code.
+    :param counted: further receipt fields: rows, tasks and code.
     """
     receipt = Receipt(
         topology=paths.topology,
@@ -246,7 +246,7 @@ def ended(
     """Return the writes that make a transaction final and give the turn to the next one.
 
     :param states: names of the states whose fence the grant raised.
-    :param written: the rows that were written to each state. A state that is missing here got no rows.
+    :param written: the rows that were written to each state. A state without an entry got no rows.
     :param columns: the value columns of each state in this transaction.
     :param began: whether a state was empty before its first transaction, for each state whose first transaction this
         is.
@@ -291,7 +291,7 @@ def ended(
 def _topology_after(
     topology: TopologyRecord, history: TransactionRecord, states: Collection[str], stamp: Stamp
 ) -> TopologyRecord:
-    """Record the end of a transaction in the topology record, and remove what the record keeps of open transactions."""
+    """Record a transaction's end in the topology record, and remove the facts that apply only while it is open."""
     txid = history.txid
     is_blocked = topology.is_blocked(txid)
     return replace(
@@ -337,8 +337,7 @@ def columns_after(
 ) -> dict[str, dict[str, int]]:
     """Return the value columns of each state, with the first transaction that wrote to each column.
 
-    :param known: the columns in the topology record. If a state is missing here, all its columns are as old as the
-        state.
+    :param known: the columns in the topology record. All columns of a state without an entry are as old as the state.
     """
     return {
         state: {
@@ -368,9 +367,9 @@ def pace_after(pace: list[list[Any]], history: TransactionRecord) -> list[list[A
     """Add the number of rows and the duration of a committed transaction. Transactions of unknown size are left out.
 
     The largest batch stays in the list until a batch of at least its size replaces it. Otherwise, many small batches
-    would hide the time that a large batch takes. Earlier counts in another unit are dropped.
+    would hide how long a large batch takes. Earlier counts in another unit are dropped.
 
-    :param pace: rows and seconds in process of each transaction, oldest first. A third item is the unit, if it is not
+    :param pace: rows and processing seconds of each transaction, oldest first. A third item is the unit, if it is not
         rows.
     """
     if (
@@ -413,7 +412,7 @@ def note_skip(
     if record.skip is not None and record.phase is Phase.COMMITTING:
         return Decision(
             Done()
-        )  # states may already keep receipts with the first person who requested the skip
+        )  # states may already have receipts that name the user who first requested the skip
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
     writes = (
         Put(paths.transaction(txid), encode(noted)),
@@ -427,9 +426,9 @@ def withdraw_skip(
 ) -> Decision[Done]:
     """Withdraw the request to skip a transaction.
 
-    It must then be replayed, since its states may be rolled back already.
+    It must then be replayed, since its states may already have been rolled back.
 
-    :param keeps_grant: whether the skip was refused before it had the turn. The grant of a committer then stays valid.
+    :param keeps_grant: whether the skip was refused before it had the turn. A committer's grant then stays valid.
     :raises AlreadyFinal, UnknownTxid: see `open_record`. If the transaction is already skipped, readmit it.
     """
     record = still_open(read, paths, txid)
@@ -456,7 +455,7 @@ def withdraw_skip(
 def find_open(
     read: Reader, stamp: Stamp, paths: Paths, txids: Collection[int]
 ) -> Decision[dict[int, TransactionRecord | Refused]]:
-    """Return the record of each transaction, or the error that it is not open. All are from the same moment."""
+    """Return each transaction's record, or the error that the transaction is not open. All are from the same moment."""
     allocated = read.get(Counter, paths.allocated).txid
     return Decision(
         {txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))}
@@ -469,10 +468,9 @@ def grant_skip(
     """Grant the turn to the skip of a transaction. The new grant outranks the previous one.
 
     :param states: the states whose fence will be raised, see `held_for_good`.
-    :raises SkipRefused: no person requested the skip, or a state that cannot undo the transaction may have its values.
-    :raises StaleBatch: the predecessor ended at another position, so the transaction must be replayed first.
-    :raises StateMissing, StateRenamed: a state that may have output of the transaction, or of an earlier one, is
-        missing.
+    :raises SkipRefused: the skip is not requested, or a state that cannot undo the transaction may have its values.
+    :raises StaleBatch: the predecessor ended at a different position, so the transaction must be replayed first.
+    :raises StateMissing, StateRenamed: a state that may have output from this or an earlier transaction is missing.
     """
     record = open_record(read, paths, txid)
     if record is None:
@@ -511,7 +509,7 @@ def commit_skip(
 ) -> Decision[Committed]:
     """Make the skip final and give the turn to the next transaction.
 
-    The rows are kept for a readmission, and the source keeps its position.
+    The rows are kept for a readmission, and the source's position stays unchanged.
 
     :param states: names of the states whose fence the grant raised.
     :param began: see `ended`.
@@ -552,7 +550,7 @@ def commit_skip(
 def note_readmission(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done]:
-    """Record that the next `begin` of the run processes the rows of the skipped transaction as a new transaction.
+    """Record that the run's next `begin` processes the skipped transaction's rows as a new transaction.
 
     :raises NotSkipped, RestatementSkipped: see `check_skipped`.
     """
@@ -589,8 +587,8 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is not None:
         return record
-    # Read the counter first, so that a transaction which is skipped between the two reads never
-    # seems committed.
+    # Read the counter first, so that a transaction skipped between the two reads never seems
+    # committed.
     current = read.peek(Counter, paths.current)
     if read.find(Skipped, paths.skipped(txid)) is not None:
         return None
@@ -633,7 +631,7 @@ def still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
 def listed_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
     """Return the topology record with the transaction added to the list of skips or removed from it.
 
-    The committer that hands over the turn reads this list.
+    The committer that passes on the turn reads this list.
     """
     topology = read.get(TopologyRecord, paths.record)
     skips = sorted({*topology.skips, txid} if wanted else {*topology.skips} - {txid})
@@ -652,7 +650,7 @@ def check_undoable(
     Every state that has its values must be able to undo them.
 
     :param states: see `held_for_good`.
-    :param noted: whether the ledger already has the request for the skip.
+    :param noted: whether the skip is already requested in the ledger.
     :raises StateMissing: a state to which the transaction may have been written is missing.
     :raises SkipRefused: a state that cannot undo the transaction may have its output.
     """
@@ -663,13 +661,13 @@ def check_undoable(
 
 
 def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:
-    """Return the states that may have output of a transaction and cannot undo it.
+    """Return the states that may have output from a transaction and cannot undo it.
 
-    The values in a state decide, since the record may be older than a grant. If a state cannot tell, the record
-    decides: it shows whether a grant was about to write to the state.
+    The values in a state decide, since the record may be older than a grant. If the values do not show it, the record
+    decides: it says whether a grant was about to write to the state.
 
-    :param states: whether a state can undo the output of the transaction or has no such output, by state. None if the
-        state cannot tell.
+    :param states: whether a state has no output from the transaction or can undo it, by state. None if the state does
+        not show it.
     """
     unknown = {name for name in record.fenced if states.get(name) is None}
     return sorted(unknown | {name for name, can in states.items() if can is False})

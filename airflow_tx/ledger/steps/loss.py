@@ -1,4 +1,4 @@
-"""Lost rows of a source whose loss a person accepts, and the position after them, from which the next batch begins."""
+"""Accepted losses of a source's rows, and the position after them, from which the next batch begins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StartPosition:
     lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
 
     def passed(self, after: Any) -> list[str]:
-        """Return descriptions of the accepted losses that a batch passes.
+        """Return descriptions of the accepted losses before the batch.
 
         :param after: the position after the batch. For a partitioned source, the position of each partition that has
             rows in the batch.
@@ -71,7 +71,7 @@ def start_after(
 
 
 def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str, list[Loss]]:
-    """Read the accepted losses that a batch may still pass, by partition. For each position, the last loss counts."""
+    """Read the accepted losses that may still precede a batch, by partition. The last loss at a position counts."""
     found: dict[str, list[Loss]] = {}
     for number in topology.losses:
         for loss in read.peek(RepairRecord, paths.repair(number)).losses:
@@ -82,10 +82,10 @@ def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str,
 
 
 def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place: Any) -> list[Loss]:
-    """Return the losses that follow each other from a position to the next position with rows."""
+    """Return the consecutive losses from a position to the next position with rows."""
     behind: list[Loss] = []
     left = list(accepted.get(partition, []))
-    # A loss may end where another begins. Return each one once, since the losses might form a
+    # A loss may end where another begins. Return each loss once, since the losses might form a
     # circle.
     while (loss := next((each for each in left if each.position == place), None)) is not None:
         left.remove(loss)
@@ -97,10 +97,10 @@ def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place:
 def without_passed(
     read: Reader, paths: Paths, topology: TopologyRecord, txid: int
 ) -> TopologyRecord:
-    """Remove the losses that no batch can pass any more, now that `txid` ends, from the topology record.
+    """Return the topology record without the losses that no later batch can reach, now that `txid` ends.
 
-    Losses after the position of `txid` or of an open transaction remain. The repair record still shows who accepted a
-    loss.
+    Losses after the position of `txid` or of an open transaction remain in the record. The repair record still shows
+    who accepted a loss.
     """
     accepted = _accepted(read, paths, topology)
     if not accepted:
@@ -176,7 +176,7 @@ def next_position(read: Reader, paths: Paths) -> Any:
 
 
 def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:
-    """Record the position from which the first transaction begins, unless a transaction has already begun.
+    """Record the position from which the first transaction begins, unless one has already begun.
 
     :return: the position from which the next transaction begins.
     """
@@ -187,8 +187,8 @@ def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Deci
     if topology.origin == position:
         return Decision(position)
     changed = replace(topology, origin=position, op=stamp.op)
-    # A `begin` that read the topology record before this step is refused, since it requires the
-    # earlier counter.
+    # A `begin` that read the topology record before this step is refused, since it requires the old
+    # counter.
     writes = (Put(paths.record, encode(changed)), Put(paths.allocated, encode(allocated)))
     return Decision(position, writes, paths.record)
 
@@ -202,7 +202,7 @@ def note_losses(
     *,
     known: Sequence[int] | None = None,
 ) -> Decision[Repaired]:
-    """Record that a person accepts the loss of these rows. The rows before and after them will still be processed.
+    """Record that the loss of these rows is accepted. The rows before and after them will still be processed.
 
     :param known: numbers of the repairs that had accepted losses when these losses were found; None allows any.
     :raises LossRefused: nothing is lost.

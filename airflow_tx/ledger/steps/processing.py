@@ -74,7 +74,7 @@ class OutputName(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> tuple[OutputName, ...]:
-        """Create the names from the JSON of `to_json`. A missing `content` is unknown."""
+        """Create the names from the JSON of `to_json`. A missing `content` means that it is unknown."""
         names = value.get("outputs", ())
         contents = value.get("contents") or [""] * len(names)
         return tuple(
@@ -98,10 +98,10 @@ _CONSUMER = "Clear {task}, which must read each row once. If it reads fewer rows
 class RowsRead:
     """The rows that one try has read from one input.
 
-    :param found: the number and the digest of the rows; of several readings, the one with the most rows.
+    :param found: the row count and the digest; of several readings, those with the most rows.
     :param outputs: the outputs of tasks that form the input; empty if the input is the batch.
-    :param at_least: whether the reader may have left out rows that cannot change the result. Spark does so in a join
-        with an empty side.
+    :param at_least: whether the reader may have left out rows that cannot change the result. Spark does this if one
+        side of a join is empty.
     :param stopped: whether the reader stopped before the end of the input.
     :param more: whether the source had more rows than the reader requested.
     """
@@ -137,7 +137,7 @@ def digest_text(found: BatchRows | None) -> str:
 
 
 def counted_of(rows: int | None, text: str) -> BatchRows | None:
-    """Return the rows of a batch from its count and digests in the history. Return None if no task counted them.
+    """Return a batch's rows from the count and digests in the history. Return None if no task counted them.
 
     :param text: the result of `digest_text`.
     """
@@ -157,7 +157,7 @@ def check_rows(
     size: Mapping[str, Any] | None,
     first: BatchRows | None,
 ) -> BatchRows | None:
-    """Compare the rows that tasks read with the source, with the other tasks, and with the rows that tasks wrote.
+    """Compare the rows that tasks read with the rows of the source, of the other readers, and of the writing tasks.
 
     :param topology: name of the topology, for the command in an error.
     :param acks: the acks of the instances that count.
@@ -176,9 +176,9 @@ def check_rows(
 
 
 def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Explain why it is not proven that the tasks of an attempt read each row once. Return () if it is proven.
+    """Explain why there is no proof that an attempt's tasks read each row once. Return () if there is proof.
 
-    A reading is proven if the task counted exactly all rows, or if its count equals a known total.
+    A reading is proven if the task counted all rows exactly, or if its count equals a known total.
 
     :param acks: the acks of the instances that count, after `check_rows` found no difference.
     :param size: number of rows that the source counted; None if it did not count.
@@ -214,7 +214,7 @@ def _total(acks: _Acks, read: RowsRead) -> set[int]:
 
 
 def in_words(outputs: tuple[OutputName, ...]) -> str:
-    """Describe the input of a reading in a few words: an output of a task, or the batch."""
+    """Describe a reading's input in a few words: a task's output, or the batch."""
     return f"output {outputs[0].name!r} of task {outputs[0].task_id}" if outputs else "the batch"
 
 
@@ -311,13 +311,16 @@ def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: Ro
 
 
 def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
-    """Return the rows that a task counted in an output. Return None if the output is unreliable or not staged."""
+    """Return the number of rows that a task counted in an output.
+
+    Return None if the output is unreliable or not staged.
+    """
     entry = _entry(acks, output)
     return None if entry is None else RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
 
 
 def _entry(acks: _Acks, output: OutputName) -> Mapping[str, Any] | None:
-    """Return the entry of a staged output, if each of its rows must be read once."""
+    """Return the entry of a staged output if each of its rows must be read once."""
     ack = acks.get((output.task_id, output.map_index))
     entries: Iterable[Mapping[str, Any]] = ack.outputs if ack is not None else ()
     for entry in entries:
@@ -399,7 +402,7 @@ def start(
     )  # Each mapped instance has its own message id.
     started = Ack(task.task_try, stamp.op, emitted=own)
     if found is not None and found.done and not another:
-        # Keep the ack of the earlier try. Airflow may take its success for the success of this try,
+        # Keep the ack of the earlier try. Airflow may mistake its success for this try's success,
         # and end this try.
         started = replace(found, op=stamp.op)
     entry = encode(started)
@@ -436,7 +439,7 @@ def ack(
     :param outputs: references to the outputs that the task wrote, as plain JSON.
     :param trees: number of message trees that this try began.
     :param code: digest of the code that the task ran; "" if unknown.
-    :param unproven: reasons why it is not proven that the task read every row once.
+    :param unproven: reasons why there is no proof that the task read every row once.
     :raises StaleAttempt, StaleTry, FailedTransaction: the ack is not recorded.
     """
     record = newest_record(read, paths, attempt, "ack")
@@ -481,10 +484,11 @@ def fail(
 ) -> Decision[FailureNoted]:
     """Record that a processing task has failed and is not retried. The attempt cannot commit until the task runs again.
 
-    :param remedy: the remedy of the refusal; None if the error is no refusal.
-    :param for_good: whether a replay would be refused again. No replay then starts until a person acts.
-    :param repairable: whether the failure ends after a repair, or once a store is available again.
-    :param failed_task: task that failed, if `reason` is its error. "" if `reason` is a refusal that names its subject.
+    :param remedy: the remedy of the refusal; None if the error is not a refusal.
+    :param for_good: whether a replay would be refused again. If so, no replay starts until a user acts.
+    :param repairable: whether the failure can end after a repair or once a store is available again.
+    :param failed_task: task that failed, if `reason` is its error. "" if `reason` is a refusal that already names its
+        subject.
     :raises StaleAttempt, StaleTry: a newer attempt or try exists.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -557,13 +561,13 @@ def processed(
     """Check that every task that must ack has acked, and record that the attempt is processed.
 
     :param expected: the instances that succeeded according to Airflow. Acks of other instances do not count, since
-        these were skipped or removed. None means the tasks that `begin` listed and all started instances.
+        those instances were skipped or removed. None means the tasks that `begin` listed and all started instances.
     :param emitted: number of complete message trees in the ackers, by try of a task.
     :param same_rows: whether every attempt must read the same rows, as for a transactional source.
-    :param proven: whether to refuse the batch if it is not proven that its rows were read once.
+    :param proven: whether to refuse the batch without proof that its rows were read once.
     :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: the batch is not
         complete.
-    :raises RowsNotProven: it is not proven that each row was read once.
+    :raises RowsNotProven: there is no proof that each row was read once.
     """
     record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
@@ -587,7 +591,7 @@ def processed(
     batch = check_rows(
         paths.topology, attempt, acks, None if record.changed else record.size, first
     )
-    # If a replay found no rows, its tasks have no rows to read.
+    # If a replay found no rows, its tasks have nothing to read.
     unproven = (
         ()
         if rows_digest == digest(None)
@@ -614,7 +618,7 @@ def processed(
 def _check_trees(
     attempt: TransactionAttempt, acks: Mapping[Instance, Ack], emitted: Mapping[TaskTry, int]
 ) -> None:
-    """Raise an error if the ackers lost trees of messages, or have trees from a try whose ack does not count."""
+    """Raise an error if the ackers lost message trees, or have trees from a try whose ack does not count."""
     acked = {
         TaskTry(*instance, entry.task_try): entry.trees
         for instance, entry in acks.items()
@@ -638,7 +642,7 @@ def must_ack(
 ) -> set[Instance]:
     """Return the instances that must ack: the tasks that `begin` listed, and all started instances.
 
-    :param mapped: tasks that ack only by their mapped instances.
+    :param mapped: tasks that ack only through their mapped instances.
     """
     return {*acks, *((task, -1) for task in record.tasks if task not in mapped)}
 
@@ -694,7 +698,7 @@ def _stale_try(
 
 
 def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
-    """Return the rows that each task read and wrote, added up over its instances.
+    """Return the rows that each task read and wrote, summed over its instances.
 
     :param acks: the acks, by task id and map index.
     """
@@ -717,7 +721,7 @@ def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
 def code_of(acks: Mapping[tuple[str, int], Ack], dag_version: str) -> Code:
     """Return the code that processed a batch: the version of its DAG, and the digest of the code of each task.
 
-    :param acks: see `tasks_of`. A task whose instances ran different code has several digests.
+    :param acks: see `tasks_of`. A task has several digests if its instances ran different code.
     """
     found: dict[str, set[str]] = {}
     for (task, _), ack in acks.items():

@@ -1,7 +1,7 @@
 """The steps of recovery, which record replays and the blocked transaction. Source: docs/protocol.md §5.
 
-Recovery depends on the records of the ledger. If the run of an open transaction has ended in any state, the transaction
-is replayed.
+Recovery depends on the ledger's records. If the run of an open transaction has ended in any state, the transaction is
+replayed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ COORDINATOR = "coordinator"
 class ReplayRequest:
     """A request to replay an attempt automatically.
 
-    :param reason: reason for the replay, for the log and for people.
+    :param reason: reason for the replay, for the log and for users.
     :param counts: whether the replay counts against `limit`. A failure counts. A changed base or a yielded run slot
-        does not.
+        does not count.
     :param limit: maximum number of counted replays in a row.
     :param overdue: time (ISO 8601, UTC). If a replay was recorded before this time but has not begun, it is recorded
-        and started again. "" means that this never happens.
+        and started again. "" disables this.
     """
 
     attempt: TransactionAttempt
@@ -52,13 +52,12 @@ def note_replay(
 ) -> Decision[ReplayNoted | Blocked | GivenUp | AlreadyCommitted]:
     """Record that an attempt will be replayed. The first process that records it starts the run.
 
-    A replay by a person is not recorded here, so the count begins again after it. A commit that was refused permanently
-    is not replayed, since all its tasks would run again for the same refusal. A repair raises the generation, which
-    ends the refusal.
+    A manual replay is not recorded here, so it restarts the count. A permanently refused commit is not replayed, since
+    all tasks would run again only to be refused. A repair raises the generation, which ends the refusal.
 
     A restatement that fails delays all later commits, although the restated transaction still counts. So the
-    coordinator skips it, but only once. If the skip is refused, a person must act. A person must also act if a repair
-    may end the refusal, since the restatement can then be committed.
+    coordinator skips it, but only once. Manual action is required if the skip is refused. It is also required if a
+    repair may end the refusal, since the restatement can then be committed.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -66,7 +65,7 @@ def note_replay(
     path = paths.transaction(attempt.txid)
     record = read.find(TransactionRecord, path)
     if record is None:
-        return Decision(AlreadyCommitted(attempt.txid))  # A skip has the same answer.
+        return Decision(AlreadyCommitted(attempt.txid))  # A skip returns the same answer.
     if record.attempt != attempt.attempt:
         raise StaleAttempt(
             step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
@@ -95,9 +94,9 @@ def note_replay(
 def note_person(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done]:
-    """Record which person replays the newest attempt, so that the next attempt and the receipt name this person.
+    """Record which user replays the newest attempt, so that the next attempt and the receipt name this user.
 
-    No other step reads this. If no attempt follows, it only shows that the person requested a replay.
+    No other step reads this. If no attempt follows, it only shows that a replay was requested.
     """
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None:
@@ -109,7 +108,7 @@ def note_person(
 def _stop(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest, record: TransactionRecord
 ) -> Decision[Blocked | GivenUp]:
-    """Block a transaction. A restatement whose failure no repair can end is skipped at its turn instead."""
+    """Block a transaction. If it is a restatement whose failure no repair can end, skip it at its turn instead."""
     before = record.replay or ReplayNote(0, 0, stamp.now, request.reason)
     if record.replaces is None or record.repairable or before.given_up:
         return _block(read, stamp, paths, request)
@@ -119,7 +118,7 @@ def _stop(
     given_up = replace(
         record,
         skip=Audit(COORDINATOR, why).noted(stamp),
-        # Name the previous attempt, since no replay of the current attempt will begin.
+        # Name the previous attempt, since the current attempt will not be replayed.
         replay=replace(before, attempt=request.attempt.attempt - 1, given_up=True),
         op=stamp.op,
     )
@@ -146,7 +145,7 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
 
 
 def unblock(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
-    """Remove the mark of the blocked transaction, if a person has replayed or skipped the transaction."""
+    """Remove the mark of the blocked transaction after a manual replay or skip of the transaction."""
     topology = read.get(TopologyRecord, paths.record)
     if topology.blocked is None:
         return Decision(Done())

@@ -2,7 +2,7 @@
 
 The transaction gets its next attempt, or continues the current one.
 
-A person may request that the next attempt decide its rows again, or that a committed transaction be restated. Source:
+Users may request that the next attempt decide its rows again, or that a committed transaction be restated. Source:
 docs/protocol.md §§3, 5, 11.
 """
 
@@ -82,7 +82,7 @@ LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 @dataclass(frozen=True)
 class BeginPass:
-    """One pass of the step `begin`. The topology record already has the values of the DAG."""
+    """One pass of the step `begin`. The topology record is already up to date with the DAG."""
 
     read: Reader
     stamp: Stamp
@@ -105,8 +105,8 @@ class BeginPass:
     def current_batch(self, attempt: TransactionAttempt, metadata: Any) -> Batch:
         """Query the source for the current metadata of the same rows, and for their number if it can count them.
 
-        :param metadata: metadata that the source returned earlier.
-        :return: a batch without a position, since the position does not change.
+        :param metadata: the metadata from the source's earlier decision.
+        :return: a batch without a position, since the position stays the same.
         """
         about = f"{attempt.txid} instead of {digest(metadata)}"
         ask = partial(self.outside.decide_again, attempt, metadata)
@@ -117,7 +117,7 @@ class BeginPass:
 def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
     """Begin the next attempt of an open transaction, or continue the current attempt if Airflow retried `begin`.
 
-    Only the run of a restatement can replay it, unless that run was deleted.
+    Only a restatement's own run can replay it, unless that run was deleted.
 
     :raises StaleBegin, RunHeld: the ledger has not changed.
     """
@@ -134,7 +134,7 @@ def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[Replay
         ask = partial(outside.run_state, record.run_id)
         state = read.ask("run state", record.run_id, ask)
         if record.replaces is not None and state is not None:
-            # Any other run with the same key gets the answer that the restated transaction is
+            # For any other run with the same key, the answer is that the restated transaction is
             # committed.
             return Decision(AlreadyCommitted(record.replaces.txid))
         if state in LIVE_RUN_STATES:
@@ -172,7 +172,7 @@ def _continue(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAn
         op=stamp.op,
     )
     if record.request == "":
-        # The time-out begins now. The recorded replay has led to this `begin`.
+        # The recorded replay has led to this `begin`, so the time-out starts now.
         again = replace(again, began=stamp.now, replay=None)
     return put(begins.paths.transaction(record.txid), again, result)
 
@@ -233,7 +233,7 @@ def _same_rows(
     attempt: TransactionAttempt,
     record: TransactionRecord,
 ) -> DecidedBatch:
-    """Return the rows of the previous attempt, or their current content if a person requested it."""
+    """Return the rows of the previous attempt, or their current content if that was requested."""
     meta = state.get_state(attempt.txid)
     rows = meta.rows
     size = record.size
@@ -245,8 +245,8 @@ def _same_rows(
     if not record.pinned:
         return kept
 
-    # Readmitted rows do not change the position, but the previous transaction may end at another
-    # position now.
+    # Readmitted rows do not change the position, but the previous transaction may now end at a
+    # different position.
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
     after = position_after(
@@ -258,7 +258,7 @@ def _same_rows(
 def _other_rows(
     begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt
 ) -> DecidedBatch:
-    """Return the batch that an opaque source decides again, beginning where the previous transaction ends now."""
+    """Return the batch that an opaque source decides again, from the current end of the previous transaction."""
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
     # A partition without an earlier position begins at the same place as in the previous attempt.
@@ -268,7 +268,7 @@ def _other_rows(
     start = start_after(begins.read, begins.paths, begins.topology, origin)
     batch = begins.next_batch(attempt, start.position)
     if batch is None:
-        # An empty batch does not pass lost rows.
+        # An empty batch does not move past lost rows.
         lost = []
         batch = Batch(None, None if partitioned else before)
     else:
@@ -289,7 +289,7 @@ def _other_rows(
 
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
-    """Return what the receipt keeps of a replayed attempt: when, why, its size, and the person who replayed it."""
+    """Return the receipt's facts about a replayed attempt: when, why, its size, and the user who replayed it."""
     by = None
     if (asked := record.asked) is not None and asked.attempt == record.attempt:
         by = Deed(asked.who, asked.when, shortened_reason(asked.why))
@@ -303,7 +303,7 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
 
 
 def _counted(record: TransactionRecord) -> dict[str, Any]:
-    """Return the number of rows of an attempt. If it was not counted, return the size from the source."""
+    """Return an attempt's number of rows, or the source's count if the tasks did not count them."""
     size = {unit: count for unit, count in (record.size or {}).items() if unit != "why"}
     counted = (
         None if record.receipt is None else record.receipt.rows,
@@ -315,7 +315,7 @@ def _counted(record: TransactionRecord) -> dict[str, Any]:
 
 
 def _earlier(replayed: Replayed) -> Replayed:
-    """Shorten the reason of an earlier replay, so that records stay small.
+    """Shorten the reason for an earlier replay, so that records stay small.
 
     Only the newest replay keeps the full reason.
     """
@@ -329,7 +329,7 @@ def _why_replayed(record: TransactionRecord) -> str:
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------
-# A person requests that the source decide the same rows again, with their current content. The
+# A user requests that the source decide the same rows again, with their current content. The
 # position after the batch does not change, so later transactions stay valid.
 
 
@@ -342,10 +342,10 @@ def note_changed(
     *,
     audit: Audit,
 ) -> Decision[Done | AlreadySkipped]:
-    """Record that the next attempt processes the current content of its rows, and fail the current attempt.
+    """Fail the current attempt, and record that the next attempt processes the current content of its rows.
 
     :param states: see `held_for_good`.
-    :raises ChangeRefused: a state that cannot undo the transaction may have output of it.
+    :raises ChangeRefused: a state that cannot undo the transaction may have its output.
     :raises AlreadyFinal, UnknownTransaction: the transaction is not open.
     """
     record = open_record(read, paths, txid)
@@ -390,20 +390,20 @@ def check_changeable(
 def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False) -> bool:
     """Return whether a replay must decide the rows again. This is False for a transaction that will be skipped.
 
-    :param always: whether every attempt decides its rows again, as for a range, in which other transactions may count
-        now.
+    :param always: whether every attempt decides its rows again. An example is a range, in which different transactions
+        may count now.
     """
     wanted = always or record.to_change is not None
     return wanted and record.skip is None and rows is not None
 
 
 # --- wish ---------------------------------------------------------------------------------------------------------
-# A person requests the restatement of a committed transaction. Source: docs/protocol.md §11.
+# A user requests the restatement of a committed transaction. Source: docs/protocol.md §11.
 
 
 @dataclass(frozen=True)
 class WishRequest:
-    """The request of a person to restate a transaction.
+    """A user's request to restate a transaction.
 
     :param key: the run key, as in the journal entry or the history. It must have a binding to the transaction.
     :param run_id: the run_id, as in the same record.
@@ -468,14 +468,13 @@ def begin_roll_forward_with_wishes(
     holes: Mapping[str, Collection[int]] | None = None,
     wanted: Sequence[WishRequest] = (),
 ) -> Decision[Rolling]:
-    """Run `begin_roll_forward`, and request restatements of the transactions whose rows no journal entry kept.
+    """Run `begin_roll_forward`, and request restatements of the transactions whose rows are in no journal entry.
 
     :param wanted: requests for these transactions. An existing request for the same transaction stays.
     :raises RestateRefused: a transaction cannot be restated. Nothing is recorded.
     """
     begun = begin_roll_forward(read, stamp, paths, found, audit, holes=holes)
-    # The writes of each request create the folder of requests if it is missing. Keep one write for
-    # each path.
+    # Each request creates the folder of requests if it is missing. Keep only one write per path.
     noted = {
         each.path: each
         for request in wanted
@@ -536,9 +535,11 @@ def wishes_to_start(
     *,
     limit: int,
 ) -> tuple[Wish, ...]:
-    """Return the requests whose runs may start now, by txid. At least one place in `max_pending` is for new batches.
+    """Return the requests whose runs may start now, by txid.
 
-    :param states: Airflow state of each run, by run_id. Requests whose run is missing here are left out.
+    At least one slot of `max_pending` stays free for new batches.
+
+    :param states: Airflow state of each run, by run_id. Requests without a run in `states` are left out.
     :param limit: maximum number of restatements that are open at the same time.
     """
     begun = sum(record.replaces is not None for record in opened.values())
@@ -579,7 +580,7 @@ def check_held(
     """Raise an error if a state may lack the transaction that will be restated.
 
     :param states: the states to which the transaction contributed.
-    :param wanted: whether a restatement is already requested. The remedy then withdraws the request.
+    :param wanted: whether a restatement is already requested. If so, the remedy is to withdraw the request.
     :raises RestateRefused: a state was lost after the transaction, or the ledger was rebuilt.
     """
     repairs = repairs_of(read, paths)
@@ -599,12 +600,12 @@ def check_still_held(
     *,
     own: Mapping[str, Receipt],
 ) -> None:
-    """Raise an error if a state has lost the replaced transaction or its name since the restatement began.
+    """Raise an error if a state has lost the replaced transaction or was renamed since the restatement began.
 
     :param txid: the restatement.
     :param replaced: the transaction that counts.
     :param taken_back: the states from which the contribution is removed, by their names at `replaced`.
-    :param own: the receipt of `replaced` in each state that has it.
+    :param own: the receipt of `replaced` in each state that has one.
     :raises NotTakenBack: a state may lack the transaction. The error names this state.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -631,13 +632,13 @@ def held_at(
     taken_back: Mapping[str, str],
     sole: Collection[str] = (),
 ) -> str:
-    """Return a digest of the columns of the states and of the number of repairs, on which a difference depends.
+    """Return a digest of the facts on which a difference depends: the states' columns and the number of repairs.
 
-    If the digest changes, a column was dropped or a person changed values. The committer must then compute the
-    difference again.
+    If the digest changes, a column was dropped or values were changed by hand. The committer must then recompute the
+    difference.
 
     :param taken_back: see `check_still_held`.
-    :param sole: states that were queried for keys to which no other transaction contributed.
+    :param sole: states that were queried for keys that only this transaction contributed to.
     """
     columns = {state: topology.columns.get(state) for state in taken_back.values()}
     last = {state: topology.states.get(state) for state in sole}
@@ -645,7 +646,7 @@ def held_at(
 
 
 def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
-    """Read the binding of the run whose transaction will be restated.
+    """Read the binding of a run whose transaction will be restated.
 
     :raises RestateRefused: the transaction does not count, or is not final.
     """
@@ -719,9 +720,9 @@ def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> R
 
 @dataclass(frozen=True)
 class Restatement:
-    """The restatement of a committed transaction, whose batch it processes again.
+    """The restatement of a committed transaction. It processes the transaction's batch again.
 
-    :param first: the transaction that begins the chain; 0 if the restated transaction begins it.
+    :param first: the transaction that begins the chain; 0 if that is the restated transaction.
     """
 
     binding: Binding
@@ -739,7 +740,7 @@ class Restatement:
         return Deed(self.wish.who, self.wish.when, self.wish.why)
 
     def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
-        """Return the batch of the journal entry, or its current content if a person requested it.
+        """Return the batch of the journal entry, with the current content of its rows if that was requested.
 
         :raises RestateRefused: the contribution cannot be removed from the states.
         """
@@ -752,7 +753,7 @@ class Restatement:
         return Batch(found.rows, None)
 
     def counted(self, begins: BeginPass) -> BatchRows | None:
-        """Return the rows that the tasks read originally. Return None if unknown or if other rows were requested."""
+        """Return the rows that the tasks originally read. Return None if unknown or if other rows were requested."""
         history = begins.read.find(TransactionRecord, begins.paths.history(self.binding.txid))
         found = self._entry(begins)
         if history is None or self.wish.changed_rows or not found.same:

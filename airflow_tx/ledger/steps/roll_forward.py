@@ -1,4 +1,4 @@
-"""The steps of a roll forward, which writes again what a state restored from a backup lacks.
+"""The steps of a roll forward, which writes the transactions that a state restored from a backup lacks.
 
 Source: docs/protocol.md §5.
 """
@@ -42,12 +42,12 @@ from airflow_tx.ledger.steps.step import (
 )
 
 GENERATIONS = 2
-"""Each run raises the generation by this number: once to read the values of a state, and once to write."""
+"""Each run raises the generation by this number: one step to read the values of a state, and one to write."""
 
 
 @dataclass(frozen=True)
 class Rolling:
-    """A run of the command `repair --roll-forward`, which has exclusive use of the states.
+    """A run of the command `repair --roll-forward`. It has exclusive access to the states.
 
     :param generation: generation of the grants that write. Grants that only read the values of a state use the
         generation before it.
@@ -66,16 +66,16 @@ class Rolling:
 
 @dataclass(frozen=True)
 class RolledState:
-    """A state that a roll forward has written.
+    """A state after a roll forward has written to it.
 
     :param found: the last transaction of the state before the roll forward.
     :param last: the last transaction of the state after the roll forward.
     :param birth: birth of the transaction `last`.
     :param grant: attempt and epoch of that transaction.
-    :param whole: whether the ledger has committed no later transaction to the state.
+    :param whole: whether no later transaction was committed to the state.
     :param change: the newest accepted change that the values include.
-    :param heals: whether the roll forward restored everything that an accepted loss had removed.
-    :param holes: transactions whose rows are not in the journal. The table lacks them until they are restated.
+    :param heals: whether the roll forward restored everything removed by an accepted loss.
+    :param holes: transactions without rows in the journal. The table lacks them until they are restated.
     """
 
     found: int
@@ -106,7 +106,7 @@ def begin_roll_forward(
     """Reserve the states for this run of the command. It outranks an earlier run, which may have died.
 
     :param found: the last transaction of each state that will be written.
-    :param holes: transactions whose rows are not in the journal, by table. The roll forward skips them.
+    :param holes: transactions without rows in the journal, by table. The roll forward skips them.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
@@ -147,8 +147,8 @@ def end_roll_forward(
     If the run wrote no state, a permanent refusal stays valid, although the generation has risen.
 
     :param nonce: nonce of this run.
-    :param unchanged: accepted changes that the person withdraws.
-    :raises RepairRefused: a later run of the command has reserved the states.
+    :param unchanged: accepted changes that the user withdraws.
+    :raises RepairRefused: a later run of the command has taken over the states.
     """
     topology = read.get(TopologyRecord, paths.record)
     runs = [""] if topology.rolling is None else topology.rolling.nonces
@@ -201,7 +201,7 @@ def end_roll_forward(
 
 
 def _accepted(topology: TopologyRecord, name: str, change: int) -> dict[str, Any]:
-    """Return the facts with which the fence of a state will be compared, without an accepted loss.
+    """Return the facts to compare a state's fence with. They omit an accepted loss.
 
     :param change: the newest accepted change that the values include.
     """
@@ -219,7 +219,7 @@ def _refused_still(
     *,
     runs: Sequence[str],
 ) -> Iterator[Put]:
-    """Yield the write that keeps a permanent refusal of the current transaction under the new generation.
+    """Yield the write that extends a permanent refusal of the current transaction to the new generation.
 
     :param runs: the nonces of all runs since the refusal. Each run raised the generation.
     """
@@ -233,8 +233,8 @@ def _refused_still(
 
 
 # --- back ---------------------------------------------------------------------------------------------------------
-# The repair for a source and states that were restored to the same transaction. It takes later
-# transactions back. Source: docs/protocol.md §5.
+# The repair for a source and states that were restored to the same transaction. It takes back all
+# later transactions. Source: docs/protocol.md §5.
 
 
 def back(
@@ -248,9 +248,9 @@ def back(
     position: Any,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Take back every transaction after `to`, to which the source and the states were restored.
+    """Take back every transaction after `to`, the transaction to which the source and the states were restored.
 
-    Their txids are not used again.
+    Their txids are never reused.
 
     The bindings of their runs are removed, so that these runs can process the rows again.
 
@@ -310,7 +310,7 @@ def back(
             **topology.accepted,
             **{name: _accepted(topology, name, mark) for name, mark in marks.items()},
         },
-        # No loss stays accepted: the source has these rows again, or will report the loss again.
+        # No loss remains accepted: the source has these rows again, or will report the loss again.
         losses=[],
         rolling=None,
         blocked=None,
@@ -320,7 +320,7 @@ def back(
     )
     acks = [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
     after = left(after, paths, *acks)
-    # A person may repeat the repair, since its first answer was lost.
+    # The repair may be repeated, since its first response was lost.
     before = [each.change for each in repairs_of(read, paths) if each.what == BACK]
     again = [run for each in before if each["txid"] >= to for run in each["runs"]]
     runs = sorted({*keys.values(), *again})
@@ -351,7 +351,7 @@ def _lines_taken_back(
     topology: TopologyRecord,
     gone: Mapping[int, Receipt | TransactionRecord],
 ) -> tuple[Write, ...]:
-    """Return the writes by which these transactions no longer count in the book, and the restated ones count again."""
+    """Return the writes after which these transactions no longer count in the book, but the restated ones do."""
     if not topology.book:
         return ()
     book = Book(read, paths)
@@ -402,7 +402,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
 def _check_fences(
     paths: Paths, topology: TopologyRecord, tokens: Mapping[str, Token | None], receipt: Receipt
 ) -> None:
-    """Raise an error if the last transaction of a state is not exactly this one, or is incomplete."""
+    """Raise an error unless this is exactly the state's last transaction, and it is complete."""
     for name in sorted({*topology.states, *tokens}):
         token = tokens.get(name)
         if token is None:
@@ -425,7 +425,7 @@ def _skipped_before(
 ) -> Iterator[Write]:
     """Delete the records of later skips, and move the rows of later readmissions back to the skip records.
 
-    :param bound: dict to which the bindings of the skipped transactions' runs are added.
+    :param bound: dict that receives the bindings of the skipped transactions' runs.
     :raises RepairRefused: the ledger no longer keeps the rows.
     """
     state = RotatingTransactionalState(read, paths)

@@ -1,7 +1,7 @@
 """The step `yield`: a waiting run releases its run slot for the run that has the turn. Source: docs/protocol.md §6.
 
-Waiting runs make offers in the ledger, since no process has a list of them. Only one run yields at a time. Runs without
-a txid yield first, beginning with the newest one. Then the run with the highest txid yields.
+Waiting runs place offers in the ledger, since no process has a list of waiting runs. Only one run yields at a time.
+Runs without a txid yield first, newest first. Then the run with the highest txid yields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, put
 def bid(
     read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter, *, overdue: str = ""
 ) -> Decision[Bidding | NotNeeded]:
-    """Offer the run slot of a waiting run. The best offer leads until its run yields or the turn moves on.
+    """Offer the run slot of a waiting run.
+
+    The best offer leads until its run yields or another transaction gets the turn.
 
     :param overdue: time (ISO 8601, UTC). An earlier offer no longer counts, since its process seems to have died. ""
         means that all offers count.
@@ -49,7 +51,7 @@ def note_yield(
     :raises Outbid: the offer of another waiter leads.
     """
     topology = read.get(TopologyRecord, paths.record)
-    # If the run was started again, an entry for an earlier turn may remain.
+    # If the run was restarted, an entry for an earlier turn may remain.
     before = topology.yielded.get(waiter.run_id)
     if before is not None and before.blocking == waiter.blocking:
         return Decision(Done())
@@ -77,7 +79,7 @@ def note_yield(
 
 
 def came_back(read: Reader, stamp: Stamp, paths: Paths, run_id: str) -> Decision[Done]:
-    """Record that a run which yielded was started again, or need not be started again."""
+    """Record that a run that yielded was restarted, or need not be restarted."""
     topology = read.get(TopologyRecord, paths.record)
     if run_id not in topology.yielded:
         return Decision(Done())

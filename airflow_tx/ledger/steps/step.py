@@ -1,4 +1,4 @@
-"""The inputs of a step besides the records, and its decision: an answer and writes. Source: docs/protocol.md §1."""
+"""A step's inputs other than the records, and its decision: an answer and writes. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stamp:
-    """Values that a step receives, since a pure function cannot create them.
+    """Values that a step receives as input, since a pure function cannot create them.
 
     :param now: time as ISO 8601 text.
-    :param op: nonce of this pass. It identifies the writes of the pass, if the answer of the store is lost.
+    :param op: nonce of this pass. It identifies the pass's writes if the store's response is lost.
     :param message_id: random 64-bit id.
     :param history: how many final transactions the ledger remembers.
     """
@@ -56,7 +56,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Decision(Generic[T_co]):
-    """The answer of a step, and the writes of its multi. The answer is valid once the multi has succeeded.
+    """A step's answer, and the writes of its multi. The answer becomes valid when the multi succeeds.
 
     :param writes: the writes of the multi; empty if nothing changes.
     :param proof: path of a record that contains `op` once the multi has succeeded.
@@ -74,7 +74,7 @@ def put(path: str, record: Any, result: T) -> Decision[T]:
 
 @dataclass(frozen=True)
 class Audit:
-    """The person who acts, and the reason. The ledger keeps both with the action."""
+    """The user who acts, and the reason. The ledger stores both with the action."""
 
     who: str
     why: str
@@ -108,14 +108,14 @@ class Audit:
         kept: Sequence[RepairRecord] = (),
         above: int = 0,
     ) -> Decision[Repaired]:
-        """Add a repair record to the writes. It says who makes them, when and why.
+        """Add a repair record to the writes, with who makes them, when and why.
 
         :param after: the topology record after these writes.
         :param summary: description of the finding and the result.
-        :param losses: the lost rows that the person accepts.
-        :param change: facts about the repair, see `RepairRecord`.
+        :param losses: the lost rows that are accepted.
+        :param change: facts about the repair; see `RepairRecord`.
         :param kept: repair records that a rebuilt ledger gets back.
-        :param above: the greatest number of an accepted change in any fence.
+        :param above: the highest number of an accepted change in any fence.
         """
         number = max(next_repair(read, paths), above + 1, *(each.number + 1 for each in kept))
         repair = RepairRecord(
@@ -148,7 +148,7 @@ def next_repair(read: Reader, paths: Paths) -> int:
 
 
 def put_or_create(read: Reader, path: str, data: bytes, *, old: bool = False) -> Write:
-    """Return the write that sets a record to `data`, whether or not the record exists.
+    """Return the write that sets a record to `data`, regardless of whether the record exists.
 
     :param old: whether the record very likely exists, see `Reader.exists`.
     """
@@ -164,7 +164,7 @@ def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
 def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
     """Return whether a txid without an open record belonged to a transaction with another birth.
 
-    The ledger may have given the txid twice. If the history is missing, the answer is True for a txid before a rebuild.
+    The ledger may have allocated the txid twice. If the history is missing, return True for a txid before a rebuild.
     """
     if not birth:
         return False
@@ -193,11 +193,11 @@ def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
 
 
 # --- garbage ------------------------------------------------------------------------------------------------------
-# Deletion of records that no step reads any more. The multi that makes them useless also deletes
-# them, if they are few.
+# Deletion of records that no step reads any more. The multi that makes them obsolete also deletes
+# them if they are few.
 #
-# Otherwise the multi could exceed ZooKeeper's size limit, so it only lists them in the topology
-# record, and a later step deletes them. Source: docs/protocol.md §4.
+# Many deletions could exceed ZooKeeper's size limit. In this case the multi only lists them in the
+# topology record, and a later step deletes them. Source: docs/protocol.md §4.
 
 
 DELETIONS_A_MULTI = 500
@@ -210,14 +210,14 @@ def acks_of(stamp: Stamp, txid: int, attempt: int) -> str:
 
 
 def deletes(folder: str, names: Sequence[str]) -> tuple[Write, ...] | None:
-    """Return the writes that delete a folder and its content. Return None if they are too many for one multi."""
+    """Return the writes that delete a folder and its content. Return None if they do not fit in one multi."""
     if len(names) >= DELETIONS_A_MULTI:
         return None
     return (*(Delete(f"{folder}/{name}") for name in names), Delete(folder))
 
 
 def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecord:
-    """Return the topology record with these folders added to the list of folders that must be deleted."""
+    """Return the topology record with these folders added to its list of folders to delete."""
     noted = [folder.removeprefix(f"{paths.base}/") for folder in folders]
     return replace(topology, garbage=list(dict.fromkeys([*topology.garbage, *noted])))
 
@@ -225,7 +225,7 @@ def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecor
 def removed(
     read: Reader, stamp: Stamp, paths: Paths, folder: str, names: Sequence[str]
 ) -> tuple[Write, ...]:
-    """Return the writes that delete a folder, or that record in the topology record that it must be deleted."""
+    """Return the writes that delete a folder, or that add the folder to the topology record for later deletion."""
     gone = deletes(folder, names)
     if gone is not None:
         return gone
@@ -255,7 +255,7 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
     try:
         store.multi([], [Delete(path) for path in paths])
     except (RequirementFailed, OutcomeUnknown):
-        store.sync()  # A record has new children, or another process deletes it, or the answer was lost.
+        store.sync()  # A record has new children or is being deleted, or the response was lost.
         return False
     return True
 
@@ -263,7 +263,7 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
 def note_removed(
     read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]
 ) -> Decision[Done]:
-    """Record in the topology record that these folders have been deleted."""
+    """Record in the topology record that these folders are deleted."""
     topology = read.get(TopologyRecord, paths.record)
     rest = [folder for folder in topology.garbage if folder not in folders]
     if rest == topology.garbage:

@@ -1,4 +1,4 @@
-"""The version of transactions that a person saw. If two people act on the same version, the second is refused."""
+"""The version of transactions that a user saw. If two users act on the same version, the second one is refused."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
 def note_action(
     read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str
 ) -> Decision[Done]:
-    """Change the version of these transactions, since a person acts on them. A second person must read the new version.
+    """Change the version of these transactions when a user acts on them. A second user must then read the new version.
 
-    :raises PreviewOutdated: the transactions have another version now.
+    :raises PreviewOutdated: the transactions have a different version now.
     """
     records = dict(_records(read, paths, txids))
     if _version(txids, records) != version:

@@ -23,7 +23,7 @@ def open_watcher(
 ) -> Decision[Watched]:
     """Return where a watcher resumes. A new watcher begins with the next transaction that becomes final.
 
-    :param from_first: whether the watcher began to wait before the topology existed. It then begins with the first
+    :param from_first: whether the watcher started to wait before the topology existed. If so, it begins with the first
         transaction.
     :raises UnreadableRecord: there is no such topology.
     """
@@ -43,7 +43,7 @@ def open_watcher(
 def note_handed_on(
     read: Reader, stamp: Stamp, paths: Paths, name: str, txid: int
 ) -> Decision[Done]:
-    """Record that a watcher has passed every transaction up to this one to Airflow."""
+    """Record that a watcher has reported every transaction up to this one to Airflow."""
     incarnation = read.get(TopologyRecord, paths.record).incarnation
     found = read.get(WatcherRecord, paths.watcher(name))
     if found.incarnation != incarnation or found.txid >= txid:

@@ -51,12 +51,11 @@ _WHY = ("Connection dropped: ", "Connection time-out: ", "Cannot resolve ")
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """The threads and connections of a kazoo client.
 
-    If a thread ends with an error, the handler keeps this error. One unreachable server does not delay the connection
-    for long.
+    If a thread ends with an error, the handler keeps this error. A single unreachable server does not delay the
+    connection for long.
 
-    :param patience: seconds within which one server must accept a connection. The default of kazoo is the session
-        time-out.
-    :ivar error: error that ended the connection permanently.
+    :param patience: seconds within which one server must accept a connection. kazoo's default is the session time-out.
+    :ivar error: error that permanently ended the connection.
     """
 
     def __init__(self, patience: float) -> None:
@@ -94,8 +93,8 @@ class ConnectionLog(Adapter):
         text = str(msg)
         if text.startswith(_WHY):
             self.reason = (text % args).removeprefix(_WHY[0])
-        # The code that needs a connection reports kazoo's errors. The request `Auth` is omitted,
-        # since it contains the credentials.
+        # kazoo's errors are reported by the code that needs a connection. The request `Auth` is
+        # omitted, since it contains the credentials.
         if not isinstance(sys.exc_info()[1], KazooException) and not any(
             isinstance(arg, Auth) for arg in args
         ):
@@ -118,8 +117,8 @@ class Tls:
     """The TLS settings of the connection.
 
     :param ca: PEM file of the trusted certificate authorities; None means the system's authorities.
-    :param cert: PEM file of the client's certificate. `key` and `key_password` are its private key and the password for
-        it.
+    :param cert: PEM file of the client's certificate. `key` and `key_password` are its private key and the key's
+        password.
     :param verify: whether to check the server's certificate and host name.
     """
 
@@ -137,9 +136,9 @@ class ClientConfig:
     :param hosts: addresses of the servers, such as `h1:2181,h2:2181`.
     :param conn_id: id of the Airflow connection, for messages.
     :param chroot: znode above all paths. It is created if missing. Empty or "/" means no chroot.
-    :param scheme: `digest` or `sasl` (DIGEST-MD5); None means `digest` if a login is set, else no authentication.
+    :param scheme: `digest` or `sasl` (DIGEST-MD5); None means `digest` if a login is set, otherwise no authentication.
     :param session_timeout: seconds without a heartbeat until the server ends the session.
-    :param connect_timeout: seconds after which an unreachable server is an error.
+    :param connect_timeout: seconds after which an unreachable server causes an error.
     """
 
     hosts: str
@@ -154,12 +153,12 @@ class ClientConfig:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the client logs in. If so, only its login may read and write the znodes that it creates."""
+        """Whether the client logs in. If so, only this login may read and write the znodes that the client creates."""
         return self.login is not None
 
     @property
     def acl(self) -> Sequence[Any]:
-        """The ACL of every new znode, which gives access only to the login.
+        """The ACL of every new znode, which grants access only to the login.
 
         The scheme `auth` would also give access to other identities of the client, such as a certificate that all
         clients share.
@@ -179,7 +178,7 @@ class ClientConfig:
 def connect(config: ClientConfig) -> KazooClient:
     """Return a connected client. The caller must close it with `disconnect`.
 
-    :raises NoConnection: no server answered within the connect time-out, or the TLS handshake failed.
+    :raises NoConnection: no server responded within the connect time-out, or the TLS handshake failed.
     :raises LoginRefused: the servers refused this login.
     :raises StoreRefused: the chroot belongs to another login.
     :raises ConfigError: a file or a library that the connection needs is missing.
@@ -190,7 +189,8 @@ def connect(config: ClientConfig) -> KazooClient:
     try:
         client.start(timeout=config.connect_timeout)
         if config.scheme == SASL:
-            # The session exists before SASL completes. Only an answer proves that the server accepts the login.
+            # The session exists before SASL completes. Only a response proves that the server
+            # accepts the login.
             client.exists_async("/").get(timeout=config.connect_timeout)
         _enter_chroot(client, config)
     except (KazooException, client.handler.timeout_exception) as error:
@@ -274,16 +274,16 @@ def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
 
 
 def with_parents(path: str) -> list[str]:
-    """Return a path and all paths above it, beginning with the topmost path."""
+    """Return a path and all its parent paths, topmost first."""
     parts = path.strip("/").split("/")
     return ["/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def send_proven(client: KazooClient, path: str) -> Any:
-    """Send a request that creates an empty znode if this login can read it. Check the answer with `check_proven`.
+    """Send a request that creates an empty znode if this login can read it. Check the response with `check_proven`.
 
-    The servers decode a login in the charset of their JVM. If this charset is not UTF-8, the stored ACL may give access
-    to no login at all.
+    The servers decode a login in the charset of their JVM. If this charset is not UTF-8, the stored ACL may lock out
+    every login.
     """
     transaction = client.transaction()
     transaction.create(path)
@@ -292,7 +292,9 @@ def send_proven(client: KazooClient, path: str) -> Any:
 
 
 def check_proven(results: Sequence[Any], *, hosts: str, connection: str, path: str) -> None:
-    """Check the answer to `send_proven`. The znode may exist, since the answer to an earlier try may have been lost.
+    """Check the response to `send_proven`.
+
+    The znode may exist, since the response to an earlier try may have been lost.
 
     :raises LoginRefused: the servers decode this login differently.
     :raises StoreRefused, StoreDeclined: the servers refused the request for another reason.
@@ -367,7 +369,7 @@ _DECLINED: Mapping[type[KazooException], tuple[str, str]] = {
 def request_refused(
     error: BaseException, *, hosts: str, connection: str, path: str
 ) -> StoreRefused | StoreDeclined:
-    """Return the error for a request that the servers refused."""
+    """Return the error for a request refused by the servers."""
     if isinstance(error, _BY_LOGIN):
         return LoginRefused(hosts=hosts, connection=connection, reason="they require a SASL login")
     name = type(error).__name__

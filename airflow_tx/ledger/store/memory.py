@@ -30,8 +30,8 @@ from airflow_tx.ledger.api import (
 # The default of jute.maxbuffer.
 LIMIT = 1_048_575
 LARGE = 100_000
-"""Bytes from which on a request may get no answer because the servers have a smaller jute.maxbuffer."""
-# Upper limit of the bytes for the header, version, flags and ACL of one operation.
+"""Size in bytes from which a request may get no response, because the servers have a smaller jute.maxbuffer."""
+# Maximum bytes for the header, version, flags and ACL of one operation.
 _OPERATION = 96
 
 
@@ -68,7 +68,7 @@ def check_sizes(
 
 
 def explain_loss(reason: str, size: int) -> str:
-    """Explain why a request of this size got no answer."""
+    """Explain why a request of this size got no response."""
     return (
         reason
         if size < LARGE
@@ -131,7 +131,7 @@ class MemoryStore(Store):
         return tuple(sorted((path, node.data, node.version) for path, node in self._nodes.items()))
 
     def restore(self, snapshot: tuple[tuple[str, bytes, int], ...]) -> None:
-        """Restore the content that `snapshot` has returned."""
+        """Restore the content that `snapshot` returned."""
         self._nodes = {path: Node(data, version) for path, data, version in snapshot}
 
     def _check(self, requirement: Requirement) -> None:

@@ -61,9 +61,9 @@ _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeou
 class ZooKeeperStore(Store):
     """A `Store` on a connected kazoo client. It is thread-safe.
 
-    A write is never sent twice, even if its answer is lost. Since ZooKeeper keeps the order of one session, a `sync`
-    and a read by the same store then show whether the write happened. A read by another client could be too early to
-    show it.
+    A write is never sent twice, even if its response is lost. Since ZooKeeper keeps the order of one session, a `sync`
+    and a read by the same store then show whether the write happened. Another client's read could be too early to show
+    it.
 
     :param client: a client from `airflow_tx.ledger.store.client.connect`, which the caller closes.
     :param conn: id of the Airflow connection, for messages.
@@ -108,7 +108,7 @@ class ZooKeeperStore(Store):
 
     @property
     def ended(self) -> bool:
-        """Whether the client is closed or permanently refused, so that it will never connect again."""
+        """Whether the client is closed or permanently refused, so that it can never reconnect."""
         return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
     @property
@@ -185,7 +185,7 @@ class ZooKeeperStore(Store):
 
     @contextmanager
     def announce(self, path: str, data: bytes) -> Iterator[None]:
-        # Create an ephemeral node. The store does not wait for the answer and ignores errors.
+        # Create an ephemeral node. The store does not wait for the response and ignores errors.
         with self._state:
             self._announced[path] = data
             self._show(path)
@@ -204,7 +204,7 @@ class ZooKeeperStore(Store):
         return request()
 
     def _read(self, path: str, request: Callable[[], Any]) -> Any:
-        """Send a request that may be sent twice, and return its answer."""
+        """Send a request that may be sent twice, and return its response."""
         deadline = time.monotonic() + self._read_timeout
         while True:
             self._await_connection(deadline)
@@ -221,7 +221,7 @@ class ZooKeeperStore(Store):
                 raise self._refused(path, error) from error
 
     def _settle(self) -> None:
-        """Wait until the waiters have received the events that have already arrived.
+        """Wait until all events that have already arrived are delivered to the waiters.
 
         kazoo reports events in its own thread, and an old event must not wake the next watch on the same path.
         """
@@ -234,7 +234,7 @@ class ZooKeeperStore(Store):
         self._tell(lambda: self._client.create_async(path, self._announced[path], ephemeral=True))
 
     def _tell(self, request: Callable[[], Any]) -> None:
-        with suppress(Exception):  # A displayed node must never stop a commit.
+        with suppress(Exception):  # A node that exists only for display must never stop a commit.
             self._sent(request)
 
     # --- connection ----------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class ZooKeeperStore(Store):
     def _raise_refusal(
         self, operations: Sequence[Requirement | Write], results: Sequence[Any]
     ) -> None:
-        # The other operations of the multi only report that they were rolled back.
+        # The multi's other operations only report that they were rolled back.
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, KazooException) and not isinstance(
                 result, (RolledBackError, RuntimeInconsistency)
@@ -289,12 +289,15 @@ class ZooKeeperStore(Store):
 
 
 def node_of(data: bytes, stat: ZnodeStat) -> Node:
-    """Create a `Node` from an answer of ZooKeeper. The time of change is from the server's clock."""
+    """Create a `Node` from a ZooKeeper response. The modification time comes from the server's clock."""
     return Node(data, stat.version, datetime.fromtimestamp(stat.mtime / 1000, timezone.utc))
 
 
 def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:
-    """Return the requirements that ZooKeeper must check. It checks absence when it creates the record."""
+    """Return the requirements that ZooKeeper must check explicitly.
+
+    Creating a record already checks that it does not exist.
+    """
     created = {write.path for write in writes if isinstance(write, Create)}
     for requirement in requirements:
         if isinstance(requirement, Absent) and requirement.path not in created:
@@ -343,7 +346,7 @@ def _refusal(operation: Requirement | Write, error: KazooException) -> StoreErro
 
 
 # --- watched ------------------------------------------------------------------------------------------------------
-# A store for repeated reads. Each record is read again only after ZooKeeper reports a change.
+# A store for repeated reads. It rereads a record only after ZooKeeper reports a change.
 
 
 MOST_KEPT = 200_000
@@ -353,9 +356,9 @@ MOST_BYTES = 64 * 2**20
 
 
 class WatchedStore(ZooKeeperStore):
-    """A `ZooKeeperStore` that remembers each read value until ZooKeeper reports a change. It is thread-safe.
+    """A `ZooKeeperStore` that remembers each value it reads until ZooKeeper reports a change. It is thread-safe.
 
-    A value that has changed is outdated until ZooKeeper reports the change. While the connection is lost, no value is
+    A changed value stays outdated until ZooKeeper reports the change. While the connection is lost, no values are
     remembered. Steps must read all earlier writes, so they need a plain `ZooKeeperStore`.
     """
 
@@ -364,7 +367,7 @@ class WatchedStore(ZooKeeperStore):
         self._found: dict[tuple[str, str], Any] = {}
         self._size = 0
         # One entry for each read that is in progress. A change removes the entry, so that the
-        # answer is not remembered.
+        # response is not remembered.
         self._reads: dict[tuple[str, str], object] = {}
         # The number of times that all values were dropped, and the number of changes at or below
         # each path.
@@ -386,14 +389,14 @@ class WatchedStore(ZooKeeperStore):
         return children
 
     def mark(self, path: str) -> tuple[int, int]:
-        """Return two numbers, one of which changes whenever a record at `path` or below changes."""
+        """Return two numbers. One of them changes whenever a record at or below `path` changes."""
         with self._kept:
             return self._losses, self._changes[path]
 
     def check(self) -> None:
-        """Send a request to ZooKeeper, to check that it answers.
+        """Send a request to ZooKeeper, to check that it responds.
 
-        :raises StoreUnavailable: ZooKeeper does not answer.
+        :raises StoreUnavailable: ZooKeeper does not respond.
         """
         self._read("/", partial(self._client.exists_async, "/"))
 

@@ -1,7 +1,7 @@
 """Corrections of an upstream topology, and the committed transactions that lack them. Source: docs/protocol.md §12.
 
-They are found by a comparison of the two books of ends. A transaction is behind while the line that counts for it has
-an earlier end than the upstream book.
+They are found by comparing the two books of ends. A transaction is behind while the line that counts for it names an
+older end than the upstream book.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Correction:
     :param txid: the transaction that lacks the corrections. It begins its chain.
     :param counts: the transaction that counts for it.
     :param key: the run key of its run.
-    :param ends: the end that counts now, by upstream transaction that begins a chain.
+    :param ends: the end that counts now, by the upstream transaction that begins the chain.
     :param first: the first upstream transaction in its range.
     :param last: the last upstream transaction in its range.
     :param noted: the record of this transaction in the ledger; None if there is none.
-    :param final_since: function that reads when an upstream transaction became final.
+    :param final_since: function that reads the time at which an upstream transaction became final.
     """
 
     txid: int
@@ -46,12 +46,12 @@ class Correction:
 
     @property
     def since(self) -> datetime | None:
-        """Read when the first of these ends became final. Return None if the upstream ledger has forgotten it."""
+        """Read when the first of these ends became final. Return None if the upstream ledger has forgotten the time."""
         return min(filter(None, map(self.final_since, self.ends.values())), default=None)
 
     @property
     def is_noted(self) -> bool:
-        """Whether the ledger has recorded exactly these ends. A new restatement is then not requested."""
+        """Whether the ledger has recorded exactly these ends, so that no new restatement is requested."""
         return self.noted is not None and self.noted.is_of(self.ends)
 
     @property
@@ -62,9 +62,9 @@ class Correction:
 
 
 NOTED_EVERY = 100
-"""Number of transactions without a correction after which the ledger records the cursor again."""
+"""Number of transactions without a correction after which the cursor is saved in the ledger."""
 SETTLES = timedelta(minutes=10)
-"""Maximum time for which a restatement waits for further corrections of its range."""
+"""Maximum time that a restatement waits for further corrections of its range."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class Corrections:
 
     :param behind: the transactions that lack corrections.
     :param under_way: transactions of `behind` with an open or requested restatement.
-    :param postponed: transactions of `behind` whose range will get more corrections soon.
+    :param postponed: transactions of `behind` whose range will soon get more corrections.
     :param comparison: the result of this comparison, which the ledger will record.
-    :param compared: the last upstream transaction that earlier comparisons have compared (the cursor).
+    :param compared: the last upstream transaction that earlier comparisons covered (the cursor).
     """
 
     behind: tuple[Correction, ...]
@@ -86,7 +86,7 @@ class Corrections:
 
     @property
     def is_due(self) -> bool:
-        """Whether the ledger must be updated now, since a correction needs an action or the cursor has moved far."""
+        """Whether the ledger must be updated now, because a correction needs an action or the cursor has moved far."""
         ahead = self.comparison.txid - self.compared >= NOTED_EVERY
         return bool(self.due or self.comparison.caught_up) or ahead
 
@@ -106,7 +106,7 @@ class Corrections:
 
 @dataclass
 class CorrectionReader:
-    """Compares the book of ends of a topology with the book of its upstream topology.
+    """Compares a topology's book of ends with its upstream topology's book.
 
     :param ledger: the ledger of the reading topology.
     """
@@ -158,7 +158,7 @@ class CorrectionReader:
         return not is_noted or self._is_under_way(holder.txid, counts.txid)
 
     def _compare_noted(self, txid: int, note: Behind) -> None:
-        """Compare a transaction again that is recorded as behind."""
+        """Compare again a transaction that is recorded as behind."""
         holder = self._own.book.line(txid)
         counts = None if holder is None else self._own.counting(holder)
         if holder is None or counts is None or counts.taken is None:
@@ -191,7 +191,7 @@ class CorrectionReader:
         )
 
     def _is_postponed(self, correction: Correction, now: datetime) -> bool:
-        """Return whether the range of a correction will get more corrections soon."""
+        """Return whether more corrections of the same range are expected soon."""
         chains = self.upstream.chains_in_restatement
         if not any(correction.first <= txid <= correction.last for txid in chains):
             return False
@@ -234,7 +234,7 @@ class CorrectionReader:
         return wanted or any(each.begins == txid for each in opened)
 
     def _is_wanted_back(self, txid: int) -> bool:
-        """Return whether the readmission of a skipped transaction is requested, but not final yet."""
+        """Return whether a skipped transaction's readmission is requested but not yet final."""
         skipped = self.ledger.skipped(txid)
         if skipped is None or skipped.readmit is None:
             return False
@@ -257,7 +257,7 @@ class TakenRanges:
         return self.ledger.book()
 
     def counting(self, line: EndLine) -> EndLine:
-        """Return the line of the transaction that counts for the one in `line`."""
+        """Return the line of the transaction that counts instead of the one in `line`."""
         found = self.book.line(line.end) if line.end else None
         return found or line
 
@@ -270,7 +270,7 @@ class TakenRanges:
         return None if found is None else self.counting(found).txid
 
     def ahead(self) -> int | str | None:
-        """Return the number of upstream transactions that are final but not taken yet.
+        """Return the number of upstream transactions that are final but not yet taken.
 
         :return: the number, or a clause that explains why they cannot be taken. None if the topology has no upstream
             topology.
@@ -300,7 +300,7 @@ class TakenRanges:
         return None if found is None else self.readmitted(found)
 
     def readmitted(self, found: EndLine) -> EndLine:
-        """Return the final transaction that has the batch of `found` after all readmissions."""
+        """Follow the readmissions of `found`. Return the final transaction that now has its batch."""
         seen = set[int]()
         while found.outcome is Outcome.SKIPPED and found.txid not in seen:
             seen.add(found.txid)
@@ -310,7 +310,7 @@ class TakenRanges:
         return found
 
     def _first_holder(self, txid: int) -> EndLine | None:
-        """Return the first transaction that took an upstream transaction, by bisection of the growing ranges."""
+        """Find the first transaction that took an upstream transaction, by bisecting the ascending ranges."""
         first, last = self._bounds
         while first <= last:
             middle = (first + last) // 2
@@ -340,7 +340,7 @@ class TakenRanges:
 
 @dataclass(frozen=True)
 class NotedCorrections:
-    """A transaction that the ledger records as behind corrections, and what will happen to it.
+    """A transaction that is behind according to the ledger, and what will happen to it.
 
     :param txid: the transaction that counts.
     :param note: the record of the transaction that begins its chain.
@@ -368,7 +368,7 @@ class NotedCorrections:
 
     @property
     def becomes(self) -> str:
-        """Describe what will happen to the transaction."""
+        """Describe what will happen to the transaction next."""
         if self.restated_by is not None:
             return f"transaction {self.restated_by} restates it"
         if self.is_wanted:
@@ -379,9 +379,9 @@ class NotedCorrections:
 def noted_corrections(
     ledger: ReadOnlyLedger, notes: Mapping[int, Behind]
 ) -> tuple[NotedCorrections, ...]:
-    """Return the transactions that are behind, from the ledger of this topology alone.
+    """Return the transactions that are behind, according to this topology's ledger alone.
 
-    :param notes: the result of `noted_behind`. Transactions that have their corrections by now are left out.
+    :param notes: the result of `noted_behind`. Transactions that now have their corrections are left out.
     """
     if not notes:
         return ()

@@ -33,13 +33,13 @@ class UpstreamPosition(Record, frozen=True):
     def of(cls, position: Any) -> UpstreamPosition:
         """Create the position from the JSON of a source's position.
 
-        :raises UnreadableRecord: the position belongs to another kind of source.
+        :raises UnreadableRecord: the position belongs to a different kind of source.
         """
         return read_as(cls, position, "the position of the source")
 
     @classmethod
     def of_reader(cls, ledger: ReadOnlyLedger) -> UpstreamPosition | None:
-        """Read the position of a topology. Return None if it has read nothing, or now has another kind of source."""
+        """Read a topology's position. Return None if it has read nothing, or now has a different kind of source."""
         with suppress(UnreadableRecord):
             return cls.of(ledger.position())
         return None
@@ -54,7 +54,9 @@ class UpstreamPosition(Record, frozen=True):
         return as_plain(self)
 
     def difference(self, ledger: ReadOnlyLedger, upstream: UpstreamReading | None) -> str | None:
-        """Describe in a clause how the upstream topology has changed since it was read. Return None if it is the same.
+        """Describe in a clause how the upstream topology has changed since it was read.
+
+        Return None if it has not changed.
 
         :param ledger: the ledger that has the name of the upstream topology now.
         :param upstream: the current content of that ledger; None if there is no such ledger.
@@ -75,7 +77,7 @@ class UpstreamPosition(Record, frozen=True):
         return None
 
     def called_now(self, ledger: ReadOnlyLedger) -> str | None:
-        """Return the current name of the topology that was read. Return None if it does not exist any more."""
+        """Return the current name of the topology that was read. Return None if it no longer exists."""
         for name in listed_topologies(ledger.store, ledger.paths.root):
             with suppress(UnreadableRecord):
                 record = ledger.beside(name).topology_if_any()
@@ -88,7 +90,7 @@ class UpstreamPosition(Record, frozen=True):
 class UpstreamReading:
     """The ledger of an upstream topology, for a reader of one of its tables.
 
-    :param table: name of the state that is the table.
+    :param table: name of the state that represents the table.
     :param current: the transaction that has the turn. Earlier transactions are final and have lines.
     """
 
@@ -107,7 +109,7 @@ class UpstreamReading:
     def of_reader(
         cls, ledger: ReadOnlyLedger, table: str = ""
     ) -> tuple[UpstreamReading | None, str | None]:
-        """Read the upstream ledger of a topology, and compare it with the position of the topology.
+        """Read a topology's upstream ledger, and compare it with the topology's position.
 
         :param ledger: the ledger of the reading topology.
         :return: the reading (None if the upstream topology has not begun), and a clause that describes the difference
@@ -128,12 +130,12 @@ class UpstreamReading:
 
     @cached_property
     def _accepted(self) -> dict[int, int]:
-        """The row counts after changes by hand that a person has accepted, by txid."""
+        """The row counts after accepted manual changes, by txid."""
         changes = (each.change.get("rows", {}) for each in self._life.changes)
         return {int(txid): rows for change in changes for txid, rows in change.items()}
 
     def line_if_any(self, txid: int) -> EndLine | None:
-        """Return the line of a transaction. Return None if it had no line when its page was read."""
+        """Return the line of a transaction. Return None if there was no line when the page was read."""
         return self._book.line(txid)
 
     def line(self, txid: int) -> EndLine:
@@ -155,7 +157,7 @@ class UpstreamReading:
         return self._book.lines(first, last)
 
     def rows_of(self, line: EndLine) -> int:
-        """Return how many rows of a transaction the table has, from its line or from an accepted change."""
+        """Return a transaction's number of rows in the table, from its line or from an accepted change."""
         name = self._life.name_at(line.txid)
         written = 0 if name is None else line.rows.get(name, 0)
         return self._accepted.get(line.txid, written)
@@ -195,24 +197,24 @@ class UpstreamReading:
         return frozenset(begun | {(line and line.first) or txid for txid, line in lines.items()})
 
     def left_from(self, first: int) -> int:
-        """Return the number of transactions from `first` on that are not taken yet. Restatements do not count."""
+        """Return the number of transactions from `first` on that are not yet taken. Restatements do not count."""
         left = max(self.current - first, 0)
         if left > LINES_A_PAGE:
-            return left  # reading the pages for such a large number would take too long
+            return left  # reading the pages up to such a large txid would take too long
         return left - sum(bool(line.first) for line in self.lines(first, self.current - 1).values())
 
     def may_have_lost(self, before: UpstreamPosition) -> bool:
-        """Return whether the upstream ledger may have been set back: it is shorter, and no person has reset it."""
+        """Return whether the upstream ledger may have been set back: it is shorter than before, but was not reset."""
         is_same = self.topology.incarnation == before.incarnation
         was_reset = not is_same and any(each.what == RESET for each in self.ledger.repairs())
         return self.current <= before.txid and not was_reset
 
     def final_since(self, txid: int) -> datetime | None:
-        """Read when a transaction became final. Return None if the ledger has forgotten it."""
+        """Read when a transaction became final. Return None if the ledger has forgotten the time."""
         history = self.ledger.outcome(txid)
         return None if history is None else datetime.fromisoformat(history.final.when)
 
     def may_settle(self, taken: TakenRange) -> bool:
-        """Return whether missing rows of a range may appear soon, such as while a transaction is open."""
+        """Return whether missing rows of a range may soon appear, for example while a transaction is open."""
         is_open = self.current <= self.ledger.allocated()
         return is_open or self.topology.rolling is not None or bool(self.ledger.wishes())

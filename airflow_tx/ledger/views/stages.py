@@ -1,4 +1,4 @@
-"""The transactions of other topologies in a chain that belong to one transaction. Source: docs/protocol.md §12."""
+"""The related transactions in other topologies of a chain. Source: docs/protocol.md §12."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_tx.ledger.upstream.reading import UpstreamPosition
 
 @dataclass(frozen=True)
 class ChainStages:
-    """The transactions that belong to one transaction in a chain of topologies.
+    """The transactions related to one transaction in a chain of topologies.
 
     :param upstream: the topology that this topology reads; "" if there is none.
     :param taken: the range of upstream transactions that it took; None if unknown.
@@ -30,7 +30,7 @@ class ChainStages:
 
     @classmethod
     def of(cls, ledger: ReadOnlyLedger, txid: int) -> ChainStages:
-        """Read the transactions that belong to a transaction.
+        """Read the upstream and downstream transactions that belong to a transaction.
 
         :raises UnreadableRecord: a record cannot be read. The error names the record.
         """
@@ -39,7 +39,7 @@ class ChainStages:
         line = ranges.book.line(txid)
         taken = None if line is None else line.taken
         if upstream and line is None and (batch := ledger.kept_batch(txid)) is not None:
-            # An earlier source of the topology may have decided the batch.
+            # The topology's previous source may have decided the batch.
             with suppress(UnreadableRecord):
                 taken = TakenRange.of(batch.rows)
         begins = txid if line is None else line.first or txid
@@ -49,7 +49,10 @@ class ChainStages:
 
     @property
     def up_in_words(self) -> str | None:
-        """Describe the upstream transactions that this one took, and which restatements count. None without any."""
+        """Describe the upstream transactions that this one took, and which restatements count.
+
+        Return None if it took none.
+        """
         if self.taken is None:
             return None
         ends = (f"{end} counts instead of {txid}" for txid, end in self.taken.ends.items())
@@ -73,13 +76,13 @@ def _counting_for(reader: ReadOnlyLedger, life: str, txid: int) -> int | None:
 
 
 def readers_in_words(ledger: ReadOnlyLedger, becomes: str) -> str:
-    """Describe the topologies that read this one, and what happens to them. Return "" if there are none."""
+    """Describe the topologies that read this one, and the effect on them. Return "" if there are none."""
     names = ", ".join(name for name, _ in readers_of(ledger))
     return f"Topologies that read it: {names}. {becomes}" if names else ""
 
 
 def readers_of(ledger: ReadOnlyLedger) -> Iterator[tuple[str, ReadOnlyLedger]]:
-    """Yield the topologies whose source reads this one, by name. Topologies that cannot be read are left out."""
+    """Yield the topologies whose sources read this one, by name. Unreadable topologies are left out."""
     for name in listed_topologies(ledger.store, ledger.paths.root):
         own = ledger.beside(name)
         with suppress(UnreadableRecord):

@@ -1,6 +1,6 @@
-"""The status of a transaction, and the actions of people on it.
+"""The status of a transaction, and the user actions on it.
 
-Open transactions come from a reading of the ledger, final transactions from the history.
+Open transactions are read from the ledger, final transactions from the history.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from airflow_tx.ledger.steps.processing import (
 from airflow_tx.ledger.steps.recovery import COORDINATOR
 
 # --- person -------------------------------------------------------------------------------------------------------
-# The actions of people: who, when and why. Some of the texts may quote an error.
+# User actions: who, when and why. Some of the texts may quote an error.
 
 
 class Redaction:
-    """A mark, for pydantic, of a text that may quote an error.
+    """A marker for pydantic: the text may quote an error.
 
     Set `schema` to a function that removes addresses and credentials from such texts. Until then, pydantic cannot
-    create the schema of a class with such a text.
+    create the schema of a class that contains such a text.
     """
 
     schema: Callable[[Any, Any], Any]
@@ -73,7 +73,7 @@ Steps = Annotated[Remedy, REDACTION]
 
 @dataclass(frozen=True, kw_only=True)
 class Person:
-    """An action of a person: who, when and why."""
+    """A user action: who, when and why."""
 
     who: str
     when: datetime
@@ -82,14 +82,14 @@ class Person:
 
 @dataclass(frozen=True, kw_only=True)
 class PersonOfAttempt(Person):
-    """An action of a person on one attempt of a transaction."""
+    """A user action on one attempt of a transaction."""
 
     attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss(Person):
-    """Lost rows of a source, whose loss a person accepted."""
+    """Lost rows of a source whose loss was accepted."""
 
     partition: str | None
     description: Words
@@ -105,17 +105,17 @@ class WaitingRun:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Convert a time of a record. Return None if the text is empty."""
+    """Convert a time from its form in a record. Return None if the text is empty."""
     return datetime.fromisoformat(text) if text else None
 
 
 def person(noted: Deed | Wish | None) -> Person | None:
-    """Convert a person's action in a record. Return None if no person acted."""
+    """Convert a user action from its form in a record. Return None if there was no action."""
     return None if noted is None else Person(**deed(noted))
 
 
 def person_of(noted: DeedOfAttempt) -> PersonOfAttempt:
-    """Convert a person's action on one attempt in a record."""
+    """Convert a user action on one attempt from its form in a record."""
     return PersonOfAttempt(attempt=noted.attempt, **deed(noted))
 
 
@@ -133,23 +133,23 @@ UNREADABLE = "UNREADABLE"
 
 @dataclass(frozen=True)
 class TransactionView:
-    """One transaction, open or final, with its record and further facts for people.
+    """One transaction, open or final, with its record and further facts for display.
 
     :param document: the record of the transaction. If it cannot be read, only `txid` and `error` have values.
     :param is_unreadable: whether the record cannot be read.
     :param rows: number of rows of the batch; None if not counted.
-    :param ack_val: ack val as 16 hex digits. All digits are 0 once everything was acked.
-    :param waits: description of the event for which the transaction waits; None if there is none.
-    :param to_do: the action that a person can take; None if no action is needed.
+    :param ack_val: ack val as 16 hex digits, all 0 once everything is acked.
+    :param waits: description of the event that the transaction waits for; None if there is none.
+    :param to_do: the action that a user can take; None if no action is needed.
     :param stale: whether the batch does not start where the predecessor ended, so that it must be replayed.
     :param blocked: reason why the coordinator no longer replays the transaction; None if it does.
     :param readmit: who requested the readmission of the transaction, when and why.
-    :param unproven: reasons why it is not proven that the tasks read every row once, known once all tasks have acked.
+    :param unproven: reasons why there is no proof that the tasks read every row once, known when all tasks have acked.
     :param restated_by: the transaction that counts instead of this one; None if there is none.
     :param wish: who requested a restatement of the transaction, when and why.
     :param batch: short name of the batch, see `batch_in_words`; "" if it has none or was not read.
-    :param quoted: the error that `waits` quotes; None if it quotes none.
-    :param unquoted: `waits` without the quoted error; None if it quotes none.
+    :param quoted: the error quoted in `waits`; None if there is none.
+    :param unquoted: `waits` without the quoted error; None if there is none.
     :param unadvised: `to_do` without the remedy of the error.
     :param run_end: description of how the run ended before the transaction was final; None if the run is alive or was
         not read.
@@ -178,7 +178,7 @@ class TransactionView:
     behind: str | None = None
 
     def without_errors(self) -> TransactionView:
-        """Return the view without the texts of errors, which may quote rows, for people who may not read task logs."""
+        """Return the view without error texts, which may quote rows, for users who may not read task logs."""
         own = self.document
         skip = own.skip
         if skip is not None and skip.who == COORDINATOR:
@@ -257,7 +257,7 @@ class TransactionView:
 
     @property
     def restate(self) -> Person | None:
-        """Who requested a restatement of this transaction, or requested this restatement, when and why."""
+        """Who requested this restatement, or a restatement of this transaction, when and why."""
         return self.wish or person(self.document.wish)
 
     @property
@@ -268,7 +268,7 @@ class TransactionView:
 
     @property
     def lane(self) -> bool:
-        """Whether a lane works on the transaction."""
+        """Whether a lane is processing the transaction."""
         return self.open and of_lane(self.document.request)
 
     @property
@@ -283,7 +283,7 @@ class TransactionView:
 
     @property
     def waiting_for(self) -> str | None:
-        """The event for which the transaction waits, and the action for a person. None if there is no event."""
+        """The event that the transaction waits for, and the action for the user. None if there is no event."""
         return self.waits if self.to_do is None else f"{self.waits}: {self.to_do}"
 
     @property
@@ -298,7 +298,7 @@ class TransactionView:
 
     @property
     def said(self) -> str | None:
-        """The error with its remedy, as people read it. None if there is no error."""
+        """The error with its remedy, for display. None if there is no error."""
         own = self.document
         return Remedy.behind(own.error, own.remedy, task=own.failed_task) or None
 
@@ -343,19 +343,19 @@ class TransactionView:
 
     @property
     def failed(self) -> bool:
-        """Whether the newest attempt, its committer or its run has failed, so that no task works on the transaction."""
+        """Whether the newest attempt, its committer or its run has failed, so that no task is working."""
         is_known = self.open and not self.is_unreadable
         return is_known and (self.status == Phase.FAILED.value or self.cause is not None)
 
     @property
     def needs_run(self) -> bool:
-        """Whether only the run of the transaction can end it: no skip is requested, and the run has not yielded."""
+        """Whether only the transaction's run can end it: no skip is requested, and the run has not yielded."""
         is_known = self.open and not self.is_unreadable
         return is_known and self.document.skip is None and self.document.yielded is None
 
     @property
     def can_be_readmitted(self) -> bool:
-        """Whether the rows of a skipped transaction count nowhere and can be readmitted."""
+        """Whether a skipped transaction's rows count nowhere and can be readmitted."""
         is_skipped = self.status == Outcome.SKIPPED.value
         return is_skipped and self.readmitted_as is None and self.document.restates is None
 
@@ -392,7 +392,7 @@ def view_open(
 
 
 def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionRecord:
-    """Return the record without outdated facts, such as a yield after which the run has a run slot again."""
+    """Return the record without outdated facts, such as a yield of a run that has a run slot again."""
     if record.run_id not in topology.yielded:
         record = replace(record, yielded=None)
     if record.remedy is None or record.for_good in (0, topology.generation):
@@ -406,11 +406,10 @@ _REPAIRED = Remedy(("The topology has been repaired since then.",))
 def with_run_end(
     topology: str, view: TransactionView, state: str | None, *, strands: bool = False
 ) -> TransactionView:
-    """Return the view of an open transaction whose run has ended. It waits until the run is started again.
+    """Return the view of an open transaction whose run has ended. The transaction waits until the run is restarted.
 
     :param state: the state of the run in Airflow; None if the run does not exist.
-    :param strands: whether the run has not ended, but Airflow never starts it because its backfill is cancelled or
-        paused.
+    :param strands: whether Airflow does not start the unfinished run, because its backfill is cancelled or paused.
     """
     if state is None and (view.lane or not view.begun):
         return view  # The run of the transaction does not exist yet.
@@ -436,14 +435,14 @@ def replay_of(topology: str, txid: int) -> Remedy:
 
 
 def unquoted(error: UnreadableRecord) -> str:
-    """Explain why a record cannot be read, without the value that does not fit, which viewers may not see."""
+    """Explain why a record cannot be read. The invalid value is left out, since viewers may not see it."""
     return str(UnreadableRecord(path=error.path, reason=error.reason))
 
 
 def view_unreadable(
     txid: int, error: UnreadableRecord, *, is_open: bool = False, ended: datetime | None = None
 ) -> TransactionView:
-    """Return the view of a transaction whose record cannot be read, so that lists can show it.
+    """Return the view of a transaction with an unreadable record, so that lists can still show the transaction.
 
     :param ended: time of the last write to the record.
     """
@@ -476,7 +475,7 @@ def view_final(history: TransactionRecord, skipped: Skipped | None) -> Transacti
 
 
 def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
-    """Create the record of a transaction of which the ledger has only the skip record."""
+    """Create the record of a transaction from the skip record, if the ledger has nothing else."""
     outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
     end = End(outcome, skipped.skip.when, readmitted_as=skipped.readmitted_as)
     replaces = None if skipped.replaces is None else Replaced(skipped.replaces, "")
@@ -505,10 +504,10 @@ _PERSON = "a person"
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The event for which a transaction waits, and the action for a person.
+    """The event that a transaction waits for, and the action for the user.
 
-    :param quoted: the error that `what` quotes.
-    :param unquoted: `what` without the quoted error; None if it quotes none.
+    :param quoted: the error quoted in `what`.
+    :param unquoted: `what` without the quoted error; None if there is none.
     :param unadvised: `to_do` without the remedy of the error.
     """
 
@@ -565,7 +564,7 @@ def _waiting_for(
 def to_continue(
     topology: str, txid: int, remedy: Remedy | None = None, *, may_skip: bool = False
 ) -> Remedy:
-    """Return the action that continues a failed transaction: the remedy of its error, then a replay or a skip.
+    """Return the action that lets a failed transaction continue: the remedy for its error, then a replay or a skip.
 
     After a repair, the transaction must still be replayed. A repair of the whole ledger may remove the transaction, so
     its run must be cleared instead.
@@ -583,7 +582,7 @@ def to_continue(
 
 
 def _before(first: Remedy, left: Sequence[Command]) -> str:
-    """Return the words between the remedy and the commands that follow it."""
+    """Return the words that join the remedy to the commands after it."""
     if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
         return "Then clear its run, or if the transaction is still open: "
     if left[0].verb == "skip":
@@ -611,7 +610,7 @@ def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
 def _blocked(txid: int, ledger: LedgerReading) -> str | None:
     """Return why the coordinator no longer replays a transaction. Return None if it does.
 
-    The mark stays for a while after a person replays or skips it.
+    The mark remains for a while after a manual replay or skip.
     """
     mark = ledger.topology.blocked
     record = ledger.opened[txid]
@@ -626,7 +625,7 @@ def is_back(skipped: Skipped) -> bool:
 def can_return(skipped: Skipped) -> bool:
     """Return whether the rows of a skipped transaction may be readmitted.
 
-    Rows of a restatement already count in the transaction that it restated.
+    A restatement's rows already count in the transaction that it restated.
     """
     return not is_back(skipped) and skipped.replaces is None
 
@@ -636,7 +635,7 @@ def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[In
 
 
 def pace_in_words(pace: Sequence[Sequence[Any]]) -> str:
-    """Describe the number of rows and the seconds in process of each of the last transactions."""
+    """Describe the row count and the processing time of each recent transaction."""
     return ", ".join(
         f"{count:g} {(*unit, 'rows')[0]} in {seconds:.1f} s" for count, seconds, *unit in pace
     )

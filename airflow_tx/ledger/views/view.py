@@ -65,13 +65,13 @@ RECENT = 50
 
 @dataclass(frozen=True)
 class TransactionDetails:
-    """One transaction, with facts that are only read for the view of a single transaction.
+    """One transaction, with facts that are read only for the view of a single transaction.
 
-    :param batch: metadata and position of the batch while the ledger keeps them, by partition if the source is
+    :param batch: metadata and position of the batch as long as the ledger keeps them, by partition if the source is
         partitioned. A skipped transaction that can be readmitted has only the metadata.
     :param acks: the ack of each task instance, while the transaction is open.
     :param partitioned: whether metadata and position are by partition.
-    :param receipt: the receipt in the history. For an open transaction with a grant, the part that is already known.
+    :param receipt: the receipt in the history. For an open transaction with a grant, the part already known.
     :param fenced: the states to which a grant was about to write, while the transaction is open.
     :param before: the position of the source before the batch, while the transaction is open.
     """
@@ -101,7 +101,7 @@ class TransactionDetails:
 
     @property
     def position(self) -> Any:
-        """The position after the batch, while the ledger keeps it. None for a skipped transaction."""
+        """The position after the batch, as long as the ledger keeps it. None for a skipped transaction."""
         return self.batch.position if self.batch is not None and self.batch.attempt else None
 
 
@@ -109,9 +109,9 @@ def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str,
     """Return the values of the columns of one row, for commands and for the Transactions page.
 
     :param facts: an object such as a `TransactionView` or a `Receipt`. The value of a column is the attribute of the
-        same name. For a view, it can also be an attribute of the record.
+        same name. For a view, it can also be an attribute of its record.
     :param names: the names of the columns, in order.
-    :param spelled: the values of columns without an attribute, or in another form than the attribute.
+    :param spelled: the values of columns that have no attribute or differ in form from their attribute.
     """
     record = facts.document if isinstance(facts, TransactionView) else facts
 
@@ -125,16 +125,16 @@ def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str,
 class TopologyView:
     """One topology, with its transactions.
 
-    :param transactions: all open transactions, the requested number of final ones, and the skipped ones that may still
+    :param transactions: all open transactions, the requested number of final ones, and the skipped ones that can still
         be readmitted; newest first.
-    :param owner: description of the process that has the turn to commit; None if no process has it.
+    :param owner: description of the process that has the turn to commit; None if there is none.
     :param rotating_state: the path of the topology's `RotatingTransactionalState`.
-    :param repairs: the repairs that people made to the ledger, oldest first.
+    :param repairs: the repairs of the ledger, oldest first.
     :param wishes: the requested restatements that no run has begun, by txid.
     :param unreadable: a sentence about each record that cannot be read, with the reason.
-    :param behind: the transactions that the ledger records as behind corrections.
-    :param ahead: number of upstream transactions that are not taken yet, or the reason why they cannot be taken. None
-        if not requested or unknown.
+    :param behind: the transactions that are recorded as behind.
+    :param ahead: number of upstream transactions not yet taken, or the reason why they cannot be taken. None if not
+        requested or unknown.
     """
 
     name: str
@@ -159,7 +159,7 @@ class TopologyView:
 
     @property
     def losses(self) -> tuple[AcceptedLoss, ...]:
-        """The losses of rows that people accepted, in the order of the repairs."""
+        """The accepted losses of rows, in the order of the repairs."""
         found = ((each, repair) for repair in self.repairs for each in repair.losses)
         return tuple(
             AcceptedLoss(
@@ -184,7 +184,7 @@ class TopologyView:
 
 @contextmanager
 def whole_record(path: str) -> Iterator[None]:
-    """Convert errors inside the block to UnreadableRecord, since a field is missing or has another type."""
+    """Convert errors inside the block to UnreadableRecord: a field is missing or has the wrong type."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -201,8 +201,8 @@ class LedgerView(ReadOnlyLedger):
     def view(self, *, recent: int = RECENT) -> TopologyView:
         """Read a topology with its open transactions and the last `recent` final ones.
 
-        A transaction that becomes final during the read appears once, as open or as final. A record that cannot be read
-        is reported, and the others are still shown.
+        A transaction that becomes final during the read appears once, as open or as final. Unreadable records are
+        reported, and the others are still shown.
 
         :raises UnknownTransaction: there is no such topology.
         :raises UnreadableRecord: the record of the topology, or a counter, cannot be read.
@@ -221,7 +221,7 @@ class LedgerView(ReadOnlyLedger):
             *(txid for txid, each in skipped.items() if can_return(each)),
         }
         found = map(self.final_transaction, sorted(wanted - {each.txid for each in views}))
-        # There is no view if the ledger has forgotten the transaction during the read.
+        # There is no view if the ledger forgot the transaction during the read.
         views += [each for each in found if each is not None]
         ordered = tuple(sorted(self.with_restatements(views), key=lambda view: -view.txid))
         return TopologyView(
@@ -250,7 +250,7 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error, is_open=True)
 
     def _readable(self, cls: type[_R], folder: str, unreadable: list[str]) -> dict[int, _R]:
-        """Read the records below a folder, by number. Add the reasons of unreadable records to `unreadable`."""
+        """Read the records below a folder, by number. Add the reason for each unreadable record to `unreadable`."""
         found = {}
         for number in txids_below(self.store, folder):
             path = f"{folder}/{number}"
@@ -264,7 +264,7 @@ class LedgerView(ReadOnlyLedger):
         return found
 
     def behind(self, unreadable: list[str]) -> tuple[NotedCorrections, ...]:
-        """Read the transactions that are behind corrections. Add the reasons of unreadable records to `unreadable`."""
+        """Read the transactions that are behind. Add the reason for each unreadable record to `unreadable`."""
         notes = self._readable(Behind, self.paths.all_behind, unreadable)
         try:
             return noted_corrections(self, notes)
@@ -337,7 +337,7 @@ class LedgerView(ReadOnlyLedger):
     def final_transaction(self, txid: int) -> TransactionView | None:
         """Read the view of a final transaction. Return None if the ledger has forgotten it.
 
-        If the record cannot be read, the view has the reason.
+        If the record cannot be read, the view gives the reason.
         """
         path = self.paths.history(txid)
         try:
@@ -356,9 +356,9 @@ class LedgerView(ReadOnlyLedger):
         return None if history is None else view_final(history, skipped)
 
     def searched(self, txid: int) -> tuple[TransactionView | None, Any]:
-        """Read the view of a transaction, and the metadata of its batch, for a search.
+        """For a search, read the view of a transaction and the metadata of its batch.
 
-        The view is None if the transaction is not final. If a record cannot be read, the view has the reason.
+        The view is None if the transaction is not final. If a record cannot be read, the view gives the reason.
         """
         path = self.paths.history(txid)
         try:
@@ -377,7 +377,7 @@ class LedgerView(ReadOnlyLedger):
     def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
         """Add to each committed transaction its requested restatement, its replacement and its missing corrections.
 
-        Bindings are only read if a person has ever requested a restatement in this ledger.
+        Bindings are read only if a restatement was ever requested in this ledger.
         """
         behind = {each.txid: str(each) for each in self.behind([])}
         found = [
@@ -468,7 +468,7 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
 
 
 class HealthCode(str, Enum):
-    """The state of a topology as one word. The codes are in order, and the most urgent one is first."""
+    """The state of a topology as one word. The codes are ordered, with the most urgent one first."""
 
     BLOCKED = "blocked"
     UNREADABLE = "unreadable"
@@ -479,7 +479,7 @@ class HealthCode(str, Enum):
 
     @property
     def urgency(self) -> int:
-        """The rank of the code, where 0 is the most urgent one."""
+        """The rank of the code. 0 is the most urgent."""
         return list(HealthCode).index(self)
 
 
@@ -488,10 +488,10 @@ class TopologyState:
     """The state of a topology in one sentence.
 
     :param since: time at which this state began; None if unknown.
-    :param txid: the transaction that needs attention or for which the others wait. The sentence begins with it, unless
+    :param txid: the transaction that needs attention or that the others wait for. The sentence begins with it, unless
         the code is "late".
     :param rest: the part of the sentence after the transaction; null if the sentence does not begin with one.
-    :param remedy: the action for a person; null if no action is needed.
+    :param remedy: the action for the user; null if no action is needed.
     """
 
     code: HealthCode
@@ -508,7 +508,7 @@ class TopologyState:
 def topology_health(
     view: TopologyView, alarms: Mapping[str, AlarmNote] | None = None
 ) -> TopologyState:
-    """Return the state of a topology, which is the state of the first open transaction. All others wait for it.
+    """Return the state of a topology: the state of its first open transaction, for which all others wait.
 
     :param alarms: the raised alerts, see `raised_alarms`.
     """
@@ -593,7 +593,7 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
 
 
 def transaction_remedy(name: str, view: TransactionView) -> Remedy | None:
-    """Return the action that a person can take for an open transaction. Return None if no action is needed.
+    """Return the action that a user can take for an open transaction. Return None if no action is needed.
 
     :param name: name of the topology, for commands.
     """

@@ -1,7 +1,4 @@
-"""The base classes of actions.
-
-A person previews an action on a topology, and then runs it with a command or on the page.
-"""
+"""The base classes of actions. Users preview an action on a topology, and then run it by command or on the page."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from airflow_tx.state import FencedState
 from airflow_tx.transaction import TransactionSpec, conf_of
 
 # --- preview ------------------------------------------------------------------------------------------------------
-# The plan of an action lists its effects. The deed of an effect is the function that causes it.
+# The plan of an action lists its effects. The deed of an effect is the function that performs it.
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,11 @@ class EffectLine:
     txid: int | None
     run_id: str | None
     what: Words
-    """The description of the effect. In a preview, the effect is still in the future."""
+    """The description of the effect, which a preview writes in the future tense."""
 
 
 _Deed = Callable[[Audit], Iterable[EffectLine]]
-"""A function that causes one effect and describes it."""
+"""A function that performs one effect and describes it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class PlannedEffect:
     """One effect of an action.
 
     :param would: lines of the preview. Only a preview reads them, so a generator may run expensive queries.
-    :param deed: function that causes the effect. For a refused effect, it raises the refusal or describes it.
+    :param deed: function that performs the effect. For a refused effect, it raises or describes the refusal.
     :param is_refused: whether the effect is refused.
     """
 
@@ -68,8 +65,8 @@ class PlannedEffect:
 class ActionPlan:
     """The effects of an action, in order. `preview` lists them, and `execute` runs their deeds.
 
-    :param version: text that changes if a fact changes on which the plan depends.
-    :param sentence: summary of the action, for the person to confirm.
+    :param version: text that changes whenever the facts behind the plan change.
+    :param sentence: summary of the action, for the user to confirm.
     :param claimed: transactions whose version the ledger compares before the action, or None if the action itself
         compares `version`.
     :param is_refusal: whether `sentence` is the reason for a refusal.
@@ -87,8 +84,8 @@ class PreviewAnswer:
     """The preview of an action.
 
     :param version: version of the preview. The request for the action repeats it.
-    :param sentence: summary of the action, for the person to confirm.
-    :param effects: effects of the action. The list is empty if the action would be refused.
+    :param sentence: summary of the action, for the user to confirm.
+    :param effects: effects of the action, or an empty list if the action would be refused.
     :param refused: refused effects, each with the reason.
     :param needs_reason: whether the action requires `why`.
     :param is_refusal: whether `sentence` repeats a line of `refused`.
@@ -120,7 +117,7 @@ def refusing(error: TxError) -> _Deed:
 def none_of(
     effects: Iterable[PlannedEffect], refused: Iterable[EffectLine], error: TxError, held_up: str
 ) -> list[PlannedEffect]:
-    """Return the effects of an action in which all transactions are refused, because some of them are.
+    """Return the effects of an action that refuses all transactions because some of them are refused.
 
     :param effects: effects on the other transactions.
     :param refused: the refused transactions, each with the reason.
@@ -139,7 +136,7 @@ def none_of(
 
 
 def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
-    """Return the names of the queued and running runs of open transactions. Return "" if there is no such run."""
+    """Return the names of open transactions' queued and running runs, or "" if there are none."""
     runs = [record.run_id for record in ledger.open_records().values()]
     found = sorted(compat.runs_of(dag_id, runs).items())
     live = [f"{run_id} ({state})" for run_id, state in found if state in LIVE_RUN_STATES]
@@ -147,7 +144,7 @@ def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
 
 
 class RunForbidden(Refused):
-    """Signals that the run was deleted, and that the person may not create it again."""
+    """Signals that the run was deleted, and that the user may not create it again."""
 
     template = (
         "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}.",
@@ -159,25 +156,23 @@ class RunForbidden(Refused):
 class CommandRuns:
     """The runs of a DAG in Airflow's database.
 
-    :param may_create: whether the person may create runs.
+    :param may_create: whether the user may create runs.
     """
 
     dag_id: str
     may_create: bool = True
 
     def checked(self, run_id: str) -> str | None:
-        """Return the state of a run that the person may start again. Return None if the run was deleted.
+        """Return the state of a run that the user may restart. Return None if the run was deleted.
 
-        :raises RunForbidden: the run was deleted, and the person may not create it.
+        :raises RunForbidden: the run was deleted, and the user may not create it.
         """
         state = self.state(run_id)
         self.check_state(run_id, state)
         return state
 
     def check_state(self, run_id: str, state: str | None) -> None:
-        """Raise an error if the person may not start a run with this state again.
-
-        It raises the same errors as `checked`.
+        """Raise an error if the user may not restart a run with this state. Raises the same errors as `checked`.
 
         :param state: state of the run, or None if the run was deleted.
         """
@@ -211,7 +206,7 @@ class CommandRuns:
         :param noting: function that notes the start in the ledger. It is not called if Airflow's database refuses the
             change.
         :return: description of the start.
-        :raises RunForbidden: the run was deleted, and the person may not create it.
+        :raises RunForbidden: the run was deleted, and the user may not create it.
         """
         if compat.clear_run(
             self.dag_id, run_id, past_limit=past_limit, latest=latest, noting=noting
@@ -225,7 +220,7 @@ class CommandRuns:
 
 
 def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:
-    """Describe how a run that had yielded starts again."""
+    """Describe how a yielded run starts again."""
     return EffectLine(txid, run_id, f"cleared: it had yielded to transaction {blocking}")
 
 
@@ -237,14 +232,14 @@ ParsedDag: TypeAlias = tuple[TransactionSpec, Mapping[str, FencedState]]
 
 @dataclass(frozen=True)
 class ActionTarget:
-    """The topology of an action, and the rights of the person.
+    """The topology of an action, and the user's rights.
 
     :param ledger: ledger of the topology.
     :param record: topology record.
     :param dag: function that parses the DAG of the topology. It is called only if an action needs the source or the
         states.
-    :param may_create: whether the person may create runs of the DAG.
-    :param sees_audit: whether the person may read who acted before, and why.
+    :param may_create: whether the user may create runs of the DAG.
+    :param sees_audit: whether the user may read who acted before, and why.
     :param coordinator: dag_id of the coordinator, or "" if it is unknown.
     :param check_runs: whether to refuse a repair of the entire ledger while runs of open transactions are queued or
         running. Such runs may still commit.
@@ -268,7 +263,7 @@ class ActionTarget:
         return CommandRuns(self.record.dag_id, self.may_create)
 
     def person(self, who: str, why: str) -> str:
-        """Describe the person who acted before, and the reason. Return `a person` if the reader may not see them."""
+        """Describe the user who acted before, and the reason. Return `a person` if the reader may not see them."""
         return f"{who}: {why}" if self.sees_audit else "a person"
 
     def version(self, txids: Sequence[int]) -> str:
@@ -277,12 +272,12 @@ class ActionTarget:
         return self.ledger.version_of(txids)
 
     def take(self, txids: Sequence[int], version: str | None) -> None:
-        """Note in the ledger that a person acts on these transactions.
+        """Record in the ledger that a user acts on these transactions.
 
         A second action from the same preview is then refused.
 
         :param version: version of the preview, or None for an action without a preview.
-        :raises PreviewOutdated: another person acted on these transactions first, or they have changed.
+        :raises PreviewOutdated: another user acted on these transactions first, or they have changed.
         """
         if version is not None:
             self.ledger.note_action(txids, version)
@@ -298,7 +293,7 @@ class ActionTarget:
 
 
 def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
-    """Return whether the fence of a state shows that the state lacks a committed transaction."""
+    """Return whether a state's fence shows that the state lacks a committed transaction."""
     last = topology.states.get(state.name)
     fence = state.fence()
     if last is None or (fence is not None and fence.token.txid > last):
@@ -312,11 +307,11 @@ def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
 class PersonalAction(ABC):
     """The base class of an action on one topology. Only `plan` makes decisions.
 
-    :cvar needs_reason: whether the person must give a reason, which the ledger keeps.
+    :cvar needs_reason: whether the user must give a reason, which the ledger keeps.
     :cvar asks_dag: whether the action needs the source or the states, which only the DAG file defines.
-    :cvar subject: the object that the version describes, for the error `PreviewOutdated`. It is unused if the plan has
+    :cvar subject: the object that the version describes, for the error `PreviewOutdated`. Unused if the plan has
         `claimed` transactions.
-    :cvar starts_runs: whether the action needs runs of the DAG to start.
+    :cvar starts_runs: whether the action needs DAG runs to start.
     """
 
     needs_reason = False
@@ -336,7 +331,7 @@ class PersonalAction(ABC):
         """
 
     def preview(self) -> PreviewAnswer:
-        """Describe the effects without changing anything. It raises the same errors as `plan`."""
+        """Describe the effects without changing anything. Raises the same errors as `plan`."""
         plan = self.plan()
         # The key is whether the effects are refused.
         lines: dict[bool, list[EffectLine]] = {False: [], True: []}
@@ -352,7 +347,7 @@ class PersonalAction(ABC):
         )
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        """Run the action, and yield each effect after it happened. A later error does not undo the yielded effects.
+        """Run the action, and yield each effect after it has happened. A later error does not undo yielded effects.
 
         :param version: version of the preview, or None for no comparison.
         :raises PreviewOutdated: the version has changed since the preview. Nothing was changed.
@@ -372,21 +367,19 @@ class PersonalAction(ABC):
             yield EffectLine(None, None, held_up)
 
     def _held_up(self) -> str | None:
-        """Explain why Airflow would not execute the runs that the action starts. Return None if it would."""
+        """Explain why Airflow would not execute the runs that the action starts, or return None."""
         return compat.why_none_starts(self.target.record.dag_id) if self.starts_runs else None
 
     def refused(
         self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None
     ) -> ActionPlan:
-        """Return a plan that refuses the action for this reason."""
+        """Return a plan that refuses the action, with the reason."""
         effect = PlannedEffect([EffectLine(txid, run_id, str(why))], refusing(why), is_refused=True)
         claimed = None if txid is None else [txid]
         return ActionPlan(version, str(why), [effect], claimed, is_refusal=True)
 
     def effects(self, audit: Audit, version: str) -> list[EffectLine]:
-        """Run the action, and return all effects.
-
-        If an error occurs after the first effect, it becomes the last effect.
+        """Run the action, and return all effects. An error after the first effect becomes the last effect.
 
         :raises TxError: nothing was changed. See `execute`.
         """

@@ -1,4 +1,4 @@
-"""Repair of a book of ends that lacks old lines. It rebuilds them from the receipts of the ledger and of the states."""
+"""Repair of a book of ends that lacks old lines, which are rebuilt from the ledger's and the states' receipts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acceptance of failed checks by a person, so that a transaction can commit its output."""
+"""User acceptance of failed checks, so that a transaction can commit its output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CheckAcceptance(TransactionAction):
                 failed=", ".join(map(repr, record.checks)) or "none",
             )
             return self.refused(version, refusal, self.txid, record.run_id)
-        # Hide earlier acceptances from a person who may not read the audit log.
+        # Hide earlier acceptances from users who may not read the audit log.
         shown = {name: record.checks[name] for name in self.names}
         if not self.target.sees_audit:
             shown = {name: structs.replace(each, accepted=None) for name, each in shown.items()}
@@ -70,7 +70,7 @@ class CheckAcceptance(TransactionAction):
         return ActionPlan(version, sentence, [effect], [self.txid])
 
     def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
-        """Note the acceptance in the ledger. Retry the commit if no other failed check is left."""
+        """Record the acceptance in the ledger. Retry the commit if no other failed check remains."""
         digests = {name: record.checks[name].digest for name in self.names}
         self.ledger.accept_checks(self.txid, digests, audit=audit)
         for name in self.names:
@@ -83,7 +83,7 @@ class CheckAcceptance(TransactionAction):
             self.target.record.dag_id, record.run_id, past_limit=True, only_failed=True
         ):
             yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
-        else:  # no run exists, since the transaction is of a lane or its run was deleted
+        else:  # no run exists, since the transaction belongs to a lane or its run was deleted
             replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
             for effect in replay.plan().effects:
                 yield from effect.deed(audit)

@@ -1,4 +1,4 @@
-"""Restatement of all transactions that are behind a correction of the upstream topology.
+"""Restatement of all transactions that are behind an upstream correction.
 
 A coordinator requests these restatements automatically, but only once for each correction. Source: protocol.md §12.
 """
@@ -32,15 +32,14 @@ class _Compared:
         return {each.counts: each for each in found}
 
     def nothing(self, topology: str) -> str:
-        """Return the message that no transaction is behind."""
+        """Return the message for the case that no transaction is behind."""
         return f"No transaction of topology {topology} is behind a correction of {self.upstream}."
 
 
 class CorrectionRestatement(TransactionRestatement):
-    """Restates every transaction that is behind a correction of the upstream topology.
+    """Restates every transaction that is behind an upstream correction.
 
-    If a transaction cannot be restated, the ledger notes this and the reason. The other transactions are still
-    restated.
+    If a transaction cannot be restated, the ledger records the reason. The other transactions are still restated.
 
     :param in_flight: see `TransactionRestatement`.
     """
@@ -83,7 +82,7 @@ class CorrectionRestatement(TransactionRestatement):
         return PlannedEffect([line], partial(self._leave, line), is_refused=True)
 
     def _leave(self, line: EffectLine, audit: Audit) -> Iterator[EffectLine]:
-        """Note in the ledger that a transaction stays behind, with the reason."""
+        """Record in the ledger that a transaction stays behind, and why."""
         assert line.txid is not None
         each = self._behind[line.txid]
         self.ledger.note_behind(each.txid, each.ends, why=line.what)
@@ -96,7 +95,7 @@ class CorrectionRestatement(TransactionRestatement):
         self.ledger.want_correction(each.wanted, txid=correction.txid, ends=ends, audit=audit)
 
     def _note(self, compared: _Compared, audit: Audit) -> Iterator[EffectLine]:
-        """Note in the ledger that the comparison has ended.
+        """Record in the ledger that the comparison has ended.
 
         The ledger then forgets transactions that are no longer behind.
         """

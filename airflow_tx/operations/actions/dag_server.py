@@ -1,6 +1,6 @@
-"""`python -m airflow_tx.operations.actions.dag_server`: answer questions of an api-server with the code of DAG files.
+"""`python -m airflow_tx.operations.actions.dag_server`: answer api-server requests that need DAG code.
 
-The process reads questions from stdin, and writes answers to stdout in any order. Each line is one JSON object. The
+The process reads requests from stdin, and writes responses to stdout in any order. Each line is one JSON object. The
 process ends when stdin is closed.
 """
 
@@ -48,18 +48,18 @@ READ_WITHIN = 30.0
 PARSED_FOR = 60.0
 """Maximum age, in seconds, of a parsed DAG file that is used to query lags."""
 LAGS_WITHIN_THERE = 10.0
-"""Seconds to wait for the answers of all sources."""
+"""Seconds to wait for the responses of all sources."""
 ACKERS_WITHIN_THERE = 1.0
 """Minimum number of seconds to wait for the ackers of a topology."""
 FIND_WITHIN_THERE = 15.0
 """Time limit of a search, in seconds. A search then returns its matches so far."""
 REJECTED_SHOWN = 20
-"""Maximum number of rejected rows in one answer."""
+"""Maximum number of rejected rows in one response."""
 REASONS_SHOWN = 50
 LONGEST_REJECTED = 2000
-"""Maximum number of characters of a rejected row, or of its reason, in an answer."""
+"""Maximum number of characters of a rejected row, or of its reason, in a response."""
 TURN_WITHIN = 3.0
-"""Seconds that a question waits while another DAG file is read. After this time, another process answers it."""
+"""Seconds that a request waits while another DAG file is read. Then another process handles it."""
 READ_AGAIN = 120.0
 """Seconds until a file that hung is read again. A file that has changed is read earlier."""
 _AT_ONCE = 16
@@ -79,7 +79,7 @@ class SourceElsewhere(TxError):
 class _SourceQuestion:
     """A topology whose source is queried.
 
-    :param name: name of the topology in the answer.
+    :param name: name of the topology in the response.
     :param dag_id: DAG that the topology record names.
     """
 
@@ -91,7 +91,7 @@ class _SourceQuestion:
 
     @classmethod
     def of(cls, asked: Sequence[str]) -> _SourceQuestion:
-        """Read a question about one topology. Its answer does not repeat the name of the topology."""
+        """Parse a request about one topology. Its response does not repeat the topology's name."""
         return cls(asked[-1], *asked)
 
     @property
@@ -100,7 +100,7 @@ class _SourceQuestion:
 
 
 class DagNotRead(TxError):
-    """Signals that a DAG file was not read in time. Its code probably waits for a server that does not answer."""
+    """Signals that a DAG file was not read in time. Its code is probably waiting for a server that does not respond."""
 
     template = (
         "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, "
@@ -111,7 +111,7 @@ class DagNotRead(TxError):
 
 
 class DagSlow(TxError):
-    """Signals that a question was not processed, since the process is still reading another DAG file.
+    """Signals that a request was not processed, since the process is still reading another DAG file.
 
     :param read: the DAG whose file is being read.
     """
@@ -123,19 +123,17 @@ class DagSlow(TxError):
 
 
 class DagLeft(TxError):
-    """Signals that a DAG file must not be read now. It hung a short time ago, or another process is reading it."""
+    """Signals that a DAG file must not be read now, since it hung recently or another process is reading it."""
 
     template = "{text}"
 
 
 class DagReader:
-    """Reads DAG files one at a time, since they share Airflow's context.
+    """Reads DAG files one at a time, since they share Airflow's context. A hanging file delays other files only once.
 
-    A file that hangs delays the other files only once.
-
-    :param seconds: maximum number of seconds for the read of a file.
-    :param turn: seconds that a question waits while another file is read, or -1 for no limit.
-    :param report: function that reports a file to the api-server if its read hangs, or ends after a long time.
+    :param seconds: maximum number of seconds to read a file.
+    :param turn: seconds that a request waits while another file is read, or -1 for no limit.
+    :param report: function that reports a file to the api-server if its read hangs or is slow.
     """
 
     def __init__(
@@ -159,8 +157,8 @@ class DagReader:
         """Read the file of a DAG.
 
         :param parse: function that reads the file.
-        :param in_turn: whether to wait without a limit until other files have been read.
-        :raises DagNotRead: the read takes too long. While its code still runs, the file is not read again.
+        :param in_turn: whether to wait indefinitely until other files have been read.
+        :raises DagNotRead: the read takes too long. The file is not read again while its code is still running.
         :raises DagSlow: another file takes too long. No code of this file has run.
         :raises DagLeft: the file must not be read now.
         """
@@ -199,7 +197,7 @@ class DagReader:
 
 
 def hanging_file(dag_id: str, text: str = "") -> dict[str, Any]:
-    """Describe a DAG file that takes long to read. All questions about its topology get this answer.
+    """Describe a DAG file that takes long to read. All requests about its topology get this response.
 
     :param text: text of the error, or "" while the file is still being read.
     :return: JSON with `path` (null if it is unknown), `changed` (modification time), and `again` (seconds until the
@@ -230,11 +228,10 @@ def _known_path(dag_id: str) -> tuple[Path | None, str]:
 
 
 class DagServer:
-    """Answers questions. A source that does not respond delays only the questions about it."""
+    """Processes requests. A source that does not respond delays only the requests about it."""
 
     def __init__(self, report: Callable[[dict[str, Any]], None] = lambda event: None) -> None:
-        # Airflow reports a file that takes longer as broken. If the option is 0, Airflow has no
-        # limit.
+        # Airflow reports a file that takes longer as broken. With the option 0, there is no limit.
         limit = conf.getfloat("core", "dagbag_import_timeout", fallback=READ_WITHIN)
         self._reader = DagReader(limit or READ_WITHIN, TURN_WITHIN, report)
         self._searches: set[str] = set()
@@ -243,9 +240,9 @@ class DagServer:
         self._acker_watches: dict[_SourceQuestion, AckerWatch] = {}
 
     def answer(self, question: DagQuestion) -> Any:
-        """Answer one question.
+        """Process one request.
 
-        :raises TxError: the question cannot be answered.
+        :raises TxError: the request cannot be processed.
         """
         self._reader.left = question.get("leave", {})
         if "lags" in question:
@@ -285,7 +282,7 @@ class DagServer:
     def _rejected(self, asked: _SourceQuestion, txid: int) -> dict[str, Any]:
         """Return some rejected rows of a transaction, with the reasons.
 
-        Long texts are shortened, since a row may have megabytes.
+        Long texts are shortened, since a row may be megabytes long.
         """
         ledger = _ledger(asked.conn_id, asked.paths)
         check_rejected(LedgerView(ledger.store, ledger.paths).details(txid).transaction, asked.name)
@@ -326,7 +323,7 @@ class DagServer:
             watch = self._watches[each]
             in_time = watch.wait(max(deadline - time.monotonic(), 0.0))
             if isinstance(watch.answer, Lag):
-                # An older answer is better than none. The page shows its age.
+                # An old response is better than none. The page shows its age.
                 found[each.name] = {
                     "count": watch.answer.count,
                     "unit": watch.answer.unit,
@@ -350,7 +347,7 @@ class DagServer:
     def _acker_load(
         self, question: _SourceQuestion, spec: TransactionSpec, seconds: float
     ) -> dict[str, Any] | None:
-        """Query the load of a topology's ackers. Return None if it has no ackers, or they do not answer in time."""
+        """Query the load of a topology's ackers. Return None if it has no ackers, or they do not respond in time."""
         if not spec.ackers:
             return None
         watch = self._acker_watches.setdefault(question, AckerWatch(spec.topology))
@@ -370,10 +367,7 @@ class DagServer:
         return None
 
     def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
-        """Query a source in the background, unless an earlier query still waits for its answer.
-
-        Return an error as the answer.
-        """
+        """Query a source in the background, unless an earlier query is still pending. An error becomes the response."""
         if question not in self._watches:
             self._watches[question] = LagWatch(
                 question.topology, lambda: self._source(question), every=0.0
@@ -392,7 +386,7 @@ class DagServer:
         return self._spec(question).source
 
     def _spec(self, question: _SourceQuestion) -> TransactionSpec:
-        """Find the `Transaction` of a topology. It raises the same errors as `_source`."""
+        """Find the `Transaction` of a topology. Raises the same errors as `_source`."""
         return _checked(self._parsed_lately(question.dag_id), question)[0]
 
     def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
@@ -418,7 +412,7 @@ class DagServer:
 
         def parsed() -> ParsedDag:
             parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
-            # An action waits without a limit. Another process must not begin it a second time.
+            # An action waits indefinitely. Another process must not start it a second time.
             return self._reader.read(record.dag_id, parse, in_turn=in_turn)
 
         target = ActionTarget(
@@ -450,7 +444,7 @@ def _ledger(conn_id: str, paths: Paths) -> Ledger:
 
 
 def _cut(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Shorten the long texts of a rejected row."""
+    """Shorten the long texts in a rejected row."""
     long = {
         name: f"{value[:LONGEST_REJECTED]} ..."
         for name, value in row.items()
@@ -460,14 +454,14 @@ def _cut(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:
-    """Return the answer to a question as JSON. If the question fails, return its error."""
+    """Return the response to a request as JSON. If the request fails, return its error."""
     try:
         return {"id": question["id"], "found": answer(question)}
     except DagSlow as error:
         return {"id": question["id"], "slow": hanging_file(error.read)}
     except Refused as error:
         return {"id": question["id"], "refused": compat.masked(str(error))}
-    except DBAPIError as error:  # the text of this error contains the SQL statement
+    except DBAPIError as error:  # the error text contains the SQL statement
         text = f"Airflow's database cannot be used now: {error.orig}"
         return {"id": question["id"], "failed": compat.masked(text)}
     except Exception as error:  # noqa: BLE001 - the code of a DAG file may raise anything
@@ -476,10 +470,10 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
 
 
 def prepare() -> None:
-    """Import modules and configure the mappers of Airflow's models before the second thread starts.
+    """Import modules and configure the mappers of Airflow's models before a second thread starts.
 
-    Otherwise two threads can block each other forever. One thread imports a model and needs the lock of SQLAlchemy's
-    mappers. The other thread configures the mappers and needs the lock of an import.
+    Otherwise two threads can deadlock. One thread imports a model and needs SQLAlchemy's mapper lock. The other
+    configures the mappers and needs an import lock.
     """
     from airflow.dag_processing import dagbag  # noqa: F401
     from airflow.dag_processing.bundles import manager  # noqa: F401
@@ -494,27 +488,27 @@ def prepare() -> None:
 
 
 def hide_database() -> None:
-    """Hide the address of Airflow's database from the code of DAG files, as Airflow's DAG processor does.
+    """Hide the address of Airflow's database from DAG code, as Airflow's DAG processor does.
 
-    The sessions of this process are already configured.
+    This process has already configured its sessions.
     """
     from airflow import settings
 
     assert settings.engine is not None
     for name in [name for name in os.environ if name.startswith(_DATABASE)]:
         del os.environ[name]
-    # The environment has priority over the configuration file.
+    # Environment variables take precedence over the configuration file.
     os.environ[_DATABASE] = _NOT_ALLOWED
     settings.SQL_ALCHEMY_CONN = _NOT_ALLOWED
 
 
 def main() -> None:
-    """Answer questions until the api-server closes stdin."""
+    """Process requests until the api-server closes stdin."""
     from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
     questions = sys.stdin
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the code of a DAG file may print text, which is not part of an answer
+    os.dup2(2, 1)  # DAG code may print text, which is not part of a response
     writing = threading.Lock()
 
     @providers_configuration_loaded

@@ -16,7 +16,7 @@ from airflow_tx.transaction import TransactionSpec, spec_of, states_of
 def transactional_dag(dag_id: str, *, anywhere: bool = True, option: str = "--dag-id") -> ParsedDag:
     """Return the `Transaction` of a DAG, and the states that its committers update, by name.
 
-    This function reads the file that Airflow has registered for the DAG.
+    The DAG file is the one that Airflow has registered.
 
     :param anywhere: whether to search all files if Airflow does not know the DAG, or its file no longer defines it.
     :param option: option or argument that names the DAG, for the error.
@@ -62,7 +62,7 @@ def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
 
 
 def checked_dag(dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag-id") -> ParsedDag:
-    """Return the `Transaction` of a DAG whose ledger is at `paths`, and its states by name.
+    """Return the `Transaction` of a DAG whose ledger is at `paths`, and the DAG's states by name.
 
     :param option: option or argument that names the DAG, for the error.
     :raises ConfigError: the DAG names another ledger for its topology, or has another topology.

@@ -1,4 +1,4 @@
-"""Evidence for audits: the facts about transactions in the ledger and the states of a topology."""
+"""Evidence for audits: facts about transactions from a topology's ledger and states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_tx.transaction import TransactionSpec
 
 
 def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[StateEvidence, ...]:
-    """Read the evidence of states.
+    """Read the evidence from states.
 
     :param states: states of the DAG, by name.
     :param values: whether to read the totals of their values as well.
@@ -32,7 +32,8 @@ def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[Sta
 
 def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidence:
     columns = state.columns
-    # Read the fence after the totals. It then shows whether a commit has changed the values since.
+    # Read the fence after the totals. The fence then shows whether a commit has changed the values
+    # since.
     totals = state.totals(columns.added_up) if values and columns is not None else None
     rows = state.rows_by_txid() if values else None
     return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals, rows)
@@ -40,7 +41,7 @@ def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidenc
 
 @dataclass(frozen=True)
 class TopologyEvidence:
-    """The evidence of the ledger, the states and the DAG of a topology."""
+    """A topology's evidence from its ledger, states and DAG."""
 
     ledger: LedgerEvidence
     states: tuple[StateEvidence, ...]
@@ -71,7 +72,7 @@ class TopologyEvidence:
         partly: bool = False,
         receipts_alone: bool = False,
     ) -> TopologyEvidence:
-        """Read the evidence of the ledger, and then of the states.
+        """Read the evidence from the ledger, and then from the states.
 
         :param dag: function that parses the DAG with a given dag_id.
         :param values: whether to read the totals of the states' values as well.
@@ -85,5 +86,6 @@ class TopologyEvidence:
         )
         spec, states = dag(found.topology.dag_id)
         held = evidence_of(states, values=values)
-        # Read the turn again, since the states may have newer transactions than the first read of the ledger.
+        # Read the turn again, since the states may have newer transactions than the ledger had at
+        # first.
         return cls(replace(found, latest=ledger.current()), held, spec)

@@ -21,14 +21,14 @@ from airflow_tx.transaction import LEDGER_PLACE, coordinator_id
 
 BEGIN = "BeginTransactionOperator"
 PLACES_EVERY = 10.0
-"""Minimum number of seconds between two queries of Airflow's database, for any number of viewers."""
+"""Minimum number of seconds between two queries of Airflow's database, regardless of the number of viewers."""
 
 
 @dataclass(frozen=True)
 class LedgerPlace:
     """The ledger of one topology.
 
-    :param name: name of the topology. It includes connection and root if they differ from the options in `[tx]`.
+    :param name: name of the topology. It includes the connection and root if they differ from the `[tx]` options.
     :param conn_id: connection of the ZooKeeper servers.
     :param paths: ZooKeeper paths of the ledger.
     """
@@ -64,22 +64,22 @@ class LedgerPlaces:
     @cached_property
     def settings(self) -> Settings:
         # Cache the options. Reading them for each topology would take longer than the rest of the
-        # answer.
+        # response.
         return Settings.load()
 
     def named(self, name: str) -> LedgerPlace:
-        """Return the ledger for the name of a topology, even if no topology has this name."""
+        """Return the ledger for a topology name, even if no such topology exists."""
         self._refresh()
         found = self._elsewhere.get(name)
         return self._at_home(name) if found is None else found.place
 
     def elsewhere(self) -> dict[str, str]:
-        """Return the topologies that are not in the ledger of `[tx]`, each with the DAG of its transactions."""
+        """Return the topologies outside the ledger from `[tx]`, each with the DAG of its transactions."""
         self._refresh()
         return {name: task.dag_id for name, task in sorted(self._elsewhere.items())}
 
     def found_for(self, name: str) -> list[LedgerPlace]:
-        """Return the ledgers, other than the ledger of `[tx]`, that have a topology of this name."""
+        """Return the ledgers that have a topology of this name, except the ledger from `[tx]`."""
         self._refresh()
         exact = self._elsewhere.get(name)
         places = [
@@ -97,7 +97,7 @@ class LedgerPlaces:
         return self.coordinator(self._place(paths.topology, conn_id, paths.root))
 
     def dag_of(self, place: LedgerPlace) -> str | None:
-        """Return the DAG whose runs begin the transactions of a topology. Return None if there is not exactly one."""
+        """Return the DAG whose runs begin a topology's transactions. Return None if there is not exactly one."""
         self._refresh()
         begins = {
             task.dag_id
@@ -110,7 +110,7 @@ class LedgerPlaces:
     def begun_by(self, dag_id: str) -> LedgerPlace | None:
         """Return the ledger of the topology that a DAG defines, or None.
 
-        The topology may still lack a first transaction.
+        The topology may not have a transaction yet.
         """
         return self._named_in(dag_id, begins=True)
 
@@ -173,7 +173,7 @@ def _serialized_tasks(
 ) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
     """Read the newest serialized versions of all DAGs.
 
-    :param known: hash of each DAG that was already read, by dag_id. An unchanged DAG is not read again.
+    :param known: hash of each DAG that was already read, by dag_id, to skip unchanged DAGs.
     :return: the hashes of all DAGs, and the tasks of each changed DAG.
     """
     newest = select(SerializedDagModel.dag_id, func.max(SerializedDagModel.created_at).label("at"))

@@ -1,4 +1,4 @@
-"""Acceptance of a loss by a person. The source has lost rows, and the topology continues without them."""
+"""User acceptance of a loss: the source has lost rows, and the topology continues without them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_tx.sources import Source
 
 
 class LossAcceptance(PersonalAction):
-    """Accepts that the source has lost rows. The topology then continues without these rows.
+    """Accepts that the source has lost rows, so that the topology continues without them.
 
     :ivar losses: losses that the last plan found.
     """
@@ -47,7 +47,9 @@ class LossAcceptance(PersonalAction):
         return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, known))])
 
     def _check_states(self) -> None:
-        """Raise an error if all states went back together with the source. Its next rows would be counted twice.
+        """Raise an error if all states went back together with the source.
+
+        The source's next rows would be counted twice.
 
         :raises StateBehind: the error names the command that repairs source and states.
         """
@@ -75,7 +77,7 @@ class LossAcceptance(PersonalAction):
 def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
     """Collect the rows that the source has lost after any of these positions, without duplicates.
 
-    :raises SourceError: the source does not answer.
+    :raises SourceError: the source does not respond.
     """
     found: dict[str, Loss] = {}
     try:

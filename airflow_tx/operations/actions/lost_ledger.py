@@ -54,7 +54,7 @@ class LostLedger(LedgerRepair):
                     area.adopt_taken(made_anew, life)
             return self.repairs.ledger_lost(held, spec.request, audit, changes=changes)
 
-        # The path of the ledger lets a person check that it is the right one.
+        # The ledger's path lets users check that it is the right one.
         place = f"{self.target.topology} in {self.ledger.store.where} ({fences_in_words(fences)})"
         sentence = f"Rebuild the ledger of topology {place}: {planned.result.summary}."
         opened = [
@@ -64,7 +64,7 @@ class LostLedger(LedgerRepair):
         return self.planned(planned, sentence, rebuild, opened)
 
     def _becomes(self, planned: Decision[Repaired], txid: int, record: TransactionRecord) -> str:
-        """Describe the effect on an open transaction. The multi removes its record, and may remove its binding."""
+        """Describe the effect on an open transaction. The repair removes its record, and may remove its binding."""
         bound = bound_after(planned, self.ledger.paths, txid, record.key)
         if bound is None:
             return "forgotten: its run begins again when it is cleared"

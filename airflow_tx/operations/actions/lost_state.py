@@ -39,9 +39,7 @@ class LostState(StateRepair):
         return self.keeping(planned, sentence, lambda audit: repair(audit=audit), seen=seen)
 
     def _seen(self) -> SeenState | None:
-        """Read the state, since the repair accepts only values that it has read.
-
-        Return None if the state has no fence.
+        """Read the state, since the repair only accepts values that it has read. Return None without a fence.
 
         :raises RepairRefused: the state cannot be read, or the DAG has no such state.
         """
@@ -71,7 +69,7 @@ class LostState(StateRepair):
 
 
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
-    """Read a state, before a person accepts its loss.
+    """Read a state before a user accepts its loss.
 
     :raises StateError: the state cannot be read.
     """
@@ -85,8 +83,8 @@ def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
             look = made(evidence, state).look()
             lacks = {each.number for each in look.pending.missing}
             if not (look.apart or look.pending.asked):
-                # This repair also removes the records of an unfinished roll forward and of the
-                # transactions that it passed over.
+                # This repair also removes the records of an unfinished roll forward and of
+                # transactions that it omitted.
                 is_whole = look.first > look.found and evidence.topology.rolling is None
                 found = look.found if is_whole else None
                 change = min([change, *(each - 1 for each in lacks)])

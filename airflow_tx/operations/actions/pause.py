@@ -1,4 +1,4 @@
-"""Pause or unpause the coordinator of a topology on request of a person."""
+"""Pause or unpause a topology's coordinator at a user's request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readmission by a person. It processes the rows of a skipped transaction as a new transaction.
+"""User readmission: process the rows of a skipped transaction as a new transaction.
 
 Source: protocol.md §5.
 """

@@ -13,11 +13,11 @@ from airflow_tx.state import CommittedTable, Fence, RejectedCounts, RejectedFilt
 from airflow_tx.transaction import TransactionSpec
 
 MOST_COUNTS = 1000
-"""Maximum number of counts by reason in one answer. A reason may quote a value, so each row may have its own reason."""
+"""Maximum number of counts by reason in one response. Reasons may quote values, so each row may have its own."""
 
 
 class TableAway(TxError):
-    """Signals that the store of a table of rejected rows does not answer."""
+    """Signals that the store of a table of rejected rows does not respond."""
 
     template = (
         "State {state!r} ({where}) cannot be reached: {reason}.",
@@ -27,7 +27,7 @@ class TableAway(TxError):
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The rejected rows of a topology that a read of its table has found.
+    """The rejected rows that a read of a topology's table has found.
 
     :param rows: some of the rejected rows.
     :param before: fence of the table before the rows were read.
@@ -64,7 +64,7 @@ def rejected_rows_of(
 
     :param incarnation: incarnation of the ledger that must have written the rows.
     :param most: maximum number of rows to read.
-    :raises TableAway: the store of the table does not answer.
+    :raises TableAway: the table's store does not respond.
     :raises StateError: the table has rows of another topology, or cannot be read.
     """
     with _table_answers():
@@ -82,7 +82,7 @@ def rejected_rows_of(
 
 @contextmanager
 def _table_answers() -> Iterator[None]:
-    """Convert an error of the table, whose remedy is for a committer, to an error with a remedy for a reader."""
+    """Convert a table error, whose remedy is for committers, to an error with a remedy for readers."""
     try:
         yield
     except StateUnavailable as error:
@@ -91,7 +91,7 @@ def _table_answers() -> Iterator[None]:
 
 
 def check_rejected(view: TransactionView, topology: str) -> None:
-    """Raise an error if the table has no rows of a transaction because of the transaction's status.
+    """Raise an error if a transaction's status explains why the table has no rows from it.
 
     :raises ConfigError: the transaction is open, was skipped, or was restated.
     """

@@ -1,4 +1,4 @@
-"""Rename of a state in the ledger, so that the state continues under its new name in the DAG."""
+"""Rename a state in the ledger, so that it continues under its new name in the DAG."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StateRename(StateRepair):
         )
 
     def _fence(self, last: int, incarnation: str, state: FencedState) -> str:
-        """Check that the fence to rename belongs to the same state. Return a description of the change.
+        """Check that the fence to rename belongs to the same state, and describe the change.
 
         :raises RenameRefused: the fence belongs to another state.
         :raises StateError: the new state has no values.

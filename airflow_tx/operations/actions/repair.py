@@ -1,7 +1,7 @@
 """The base class of repairs that are one step of the ledger.
 
 They repair a topology after a state or ZooKeeper went back. The preview computes the same step without sending its
-multi. Preview and repair therefore always agree.
+multi, so preview and repair always agree.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class LedgerRepair(PersonalAction):
         yield from self._failed()
 
     def _failed(self) -> Iterator[EffectLine]:
-        """Describe how the transaction that has the turn continues, if its commit has failed."""
+        """Describe how the transaction with the turn continues if its commit has failed."""
         current = self.ledger.turn().current
         record = self.ledger.open_records().get(current)
         if record is not None and record.error is not None:
@@ -148,7 +148,7 @@ def repaired_line(done: Repaired) -> EffectLine:
 
 
 def fences_in_words(fences: Mapping[str, Any]) -> str:
-    """Describe the fences of states in one line. The preview of a repair shows it."""
+    """Describe the fences of states in one line, for the preview of a repair."""
     notes = (
         f"{name}: no fence"
         if fence is None

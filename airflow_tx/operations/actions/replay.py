@@ -1,4 +1,4 @@
-"""Replay by a person. It starts the next attempt of given transactions, or of all failed transactions.
+"""User replay: start the next attempt of the given transactions, or of all failed transactions.
 
 Source: protocol.md §5.
 """
@@ -37,14 +37,14 @@ from airflow_tx.transaction import Comeback, comeback, undoable
 
 
 class RunReplay(PersonalAction):
-    """Starts the runs of open transactions again."""
+    """Restarts the runs of open transactions."""
 
     starts_runs = True
 
     def _start(
         self, txid: int, record: TransactionRecord, audit: Audit, *notes: Callable[[], object]
     ) -> str:
-        """Start a run again, and return a description of the start.
+        """Restart a run, and return a description of the start.
 
         :param notes: functions that write to the ledger before the next attempt can begin.
         """
@@ -107,7 +107,7 @@ class NamedReplay(RunReplay):
         """Plan the replay of one transaction.
 
         :param state: state of its run, or None if the run was deleted.
-        :raises RunForbidden: the run was deleted, and the person may not create it.
+        :raises RunForbidden: the run was deleted, and the user may not create it.
         :raises ChangeRefused: the rows of the transaction cannot be decided again.
         """
         self.target.runs.check_state(record.run_id, state)
@@ -137,7 +137,7 @@ class NamedReplay(RunReplay):
     ) -> Iterator[EffectLine]:
         """Replay one transaction.
 
-        :param live: state of a run that must not be started again, or None to start the run.
+        :param live: state of a run that must not be restarted, or None to restart the run.
         :param states: result of `undoable` if the rows are decided again, or None.
         """
         done = ""
@@ -167,9 +167,9 @@ class NamedReplay(RunReplay):
         return self.target.dag()
 
     def _undoable(self, txid: int) -> Mapping[str, bool | None]:
-        """Return, for each state of the DAG, whether it can undo a transaction.
+        """Return for each state whether it can undo a transaction.
 
-        It also counts if the state has no values of it.
+        This is also True for a state without values from it.
 
         :raises ChangeRefused: the rows of this source never change.
         """
@@ -190,7 +190,7 @@ class NamedReplay(RunReplay):
 
 
 class FailedReplay(RunReplay):
-    """Replays all transactions that have failed or whose run was deleted. Also starts the runs that have yielded."""
+    """Replays all transactions that have failed or whose run was deleted. Also restarts yielded runs."""
 
     def plan(self) -> ActionPlan:
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
@@ -217,7 +217,7 @@ class FailedReplay(RunReplay):
         return ActionPlan(self.target.version(failed), sentence, effects, failed)
 
     def _replay(self, txid: int, audit: Audit) -> Iterator[EffectLine]:
-        """Replay one transaction. If a person has skipped the transaction, its `begin` performs the skip.
+        """Replay one transaction. If a user has skipped the transaction, its `begin` performs the skip.
 
         :raises AlreadyFinal: the transaction is no longer open.
         """
@@ -231,7 +231,7 @@ class FailedReplay(RunReplay):
     ) -> str | None:
         """Explain why an open transaction is not replayed.
 
-        Return None if it is replayed, or if its run has no error.
+        Return None if it is replayed, or if its run has not failed.
         """
         if state in LIVE_RUN_STATES:
             return f"its run is {state}" if view.status == Phase.FAILED.value else None
@@ -244,9 +244,9 @@ class FailedReplay(RunReplay):
         return None
 
     def _yielded(self, record: TopologyRecord) -> Iterator[PlannedEffect]:
-        """Plan the start of yielded runs without an open transaction. Other yielded runs are replayed as transactions.
+        """Plan the restart of yielded runs without an open transaction.
 
-        A run that has not ended yet starts when the turn advances.
+        Other yielded runs are replayed as transactions. A run that has not ended yet restarts when the turn advances.
         """
         states = self.target.runs.states(record.yielded)
         for run_id, entry in record.yielded.items():
@@ -268,7 +268,7 @@ class FailedReplay(RunReplay):
     def _come_back(
         self, run_id: str, found: Comeback, done: Sequence[EffectLine], audit: Audit
     ) -> Sequence[EffectLine]:
-        """Start a yielded run again, or remove it from the list of yielded runs."""
+        """Restart a yielded run, or remove it from the list of yielded runs."""
         if found is Comeback.START:
             self.target.runs.restart(run_id)
         self.ledger.came_back(run_id)
@@ -276,7 +276,7 @@ class FailedReplay(RunReplay):
 
 
 def _outlook(state: str | None) -> str:
-    """Describe how a run of this state is started again.
+    """Describe how a run with this state is restarted.
 
     :param state: state of the run, or None if the run was deleted.
     """

@@ -41,7 +41,7 @@ from airflow_tx.sources import Span, key_of_interval, span_of
 
 
 class ActionName(str, Enum):
-    """The actions that a person can run on the transactions of a topology."""
+    """The actions that users can run on a topology's transactions."""
 
     REPLAY = "replay"
     REPLAY_FAILED = "replay-failed"
@@ -61,7 +61,7 @@ class ActionName(str, Enum):
 
 
 class UnclearRequest(Refused):
-    """Signals that the request of an action is incomplete or unclear."""
+    """Signals that the request for an action is incomplete or unclear."""
 
     template = ("{action} of topology {topology!r}: {problem}.", "Nothing was done.")
 
@@ -95,7 +95,7 @@ _OF_SOME = frozenset({"names", "repair", "restate", "follow", "stale"})
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """A request to run an action on a topology. The action gets the fields that its constructor has as parameters.
+    """A request to run an action on a topology. The action gets the fields that match its constructor's parameters.
 
     :param conn_id: connection of the ledger.
     :param root: path of the ledgers in ZooKeeper.
@@ -106,12 +106,12 @@ class ActionRequest:
     :param changed_rows: whether to read the current rows of the source.
     :param first: first date, or "" if the request has txids.
     :param last: last date, or "" if the request has txids.
-    :param may_create: whether the person may create runs of the DAG.
-    :param sees_audit: whether the person may read who acted before, and why.
-    :param names: names of checks or states. For a rename, the old name and the new name.
+    :param may_create: whether the user may create runs of the DAG.
+    :param sees_audit: whether the user may read who acted before, and why.
+    :param names: names of checks or states; for a rename, the old and the new name.
     :param repair: kind of a repair, such as `state-lost`.
     :param restate: whether a roll forward restates the transactions whose rows the journal does not have.
-    :param follow: whether to restate all transactions that are behind a correction of the upstream topology.
+    :param follow: whether to restate all transactions that are behind an upstream correction.
     :param stale: whether to restate all stale transactions.
     """
 
@@ -135,11 +135,11 @@ class ActionRequest:
 
     @property
     def is_dated(self) -> bool:
-        """Return whether the request names dates."""
+        """Return whether the request contains dates."""
         return bool(self.first or self.last)
 
     def given(self) -> Mapping[str, Any]:
-        """Return all possible arguments of an action, by the parameter name of the constructor."""
+        """Return all possible arguments of an action, by constructor parameter name."""
         txid = next(iter(self.txids), 0)
         state, new = (*self.names, "", "")[:2]
         return {
@@ -194,7 +194,7 @@ class ActionRequest:
 
     @property
     def needs_reason(self) -> bool:
-        """Return whether the person must give a reason, which the ledger keeps."""
+        """Return whether the user must give a reason, which the ledger keeps."""
         return self.changed_rows or self.kind.needs_reason
 
     def action(self, target: ActionTarget) -> PersonalAction:
@@ -212,9 +212,9 @@ class ActionRequest:
         return self.kind(target, **given)
 
     def _dated(self, target: ActionTarget) -> Sequence[int]:
-        """Find the transactions of the requested dates.
+        """Find the transactions for the requested dates.
 
-        :raises UnclearRequest: the dates have too many transactions.
+        :raises UnclearRequest: the dates match too many transactions.
         """
         txids = dated_transactions(target, self.first, self.last)
         if len(txids) > MOST_DATED:
@@ -264,13 +264,13 @@ _OPTIONS = {
 def _miscounted(
     count: int, takes: Mapping[str, Parameter], known: Mapping[str, tuple[range, str]], none: str
 ) -> str | None:
-    """Describe the problem if the number of transactions or names is wrong. Return None if the number is right.
+    """Describe the problem if the number of transactions or names is wrong. Otherwise return None.
 
     :param count: number of transactions or names in the request.
     :param takes: parameters of the action's constructor.
-    :param known: allowed numbers, and the problem with any other number, by parameter. A parameter with a default also
+    :param known: allowed numbers and the message for other numbers, by parameter. A parameter with a default also
         allows 0.
-    :param none: the problem for an action that accepts no transactions or names.
+    :param none: the message for an action that accepts no transactions or names.
     """
     for name, (numbers, problem) in known.items():
         if name in takes:
@@ -280,7 +280,7 @@ def _miscounted(
 
 
 # --- dates --------------------------------------------------------------------------------------------------------
-# A person names dates in a command or on the page. This part finds their transactions.
+# Users specify dates in a command or on the page. This part finds the transactions.
 
 
 MOST_DATED = 100

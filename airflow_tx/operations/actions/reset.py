@@ -61,7 +61,7 @@ class TopologyReset(LedgerRepair):
         return iter(())
 
     def _clearable(self, name: str, state: FencedState) -> Any:
-        """Read the fence of a state. Check that the state can be emptied, before the ledger is emptied.
+        """Read a state's fence. Check that the state can be emptied before the ledger is.
 
         :raises RepairRefused: the state cannot be emptied or read.
         """

@@ -1,8 +1,7 @@
-"""Restatement by a person.
+"""User restatement: process committed transactions again, each as a new transaction that replaces the old one.
 
-It processes committed transactions again, each as a new transaction that replaces the old one. The action writes all
-requests before it starts a run. After a crash, the same command or a coordinator continues with the requests. Source:
-protocol.md §11.
+The action writes all requests before it starts a run. After a crash, the same command or a coordinator continues with
+the requests. Source: protocol.md §11.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ from airflow_tx.transaction import (
 
 
 MOST_LOOKED_UP = 100_000
-"""Maximum number of keys that a preview looks up, since a person waits for it."""
+"""Maximum number of keys that a preview looks up, since a user is waiting."""
 KEYS_SHOWN = 3
 _READERS = frozenset({"state_query", "MapGet"})
 
@@ -75,7 +74,7 @@ _READERS = frozenset({"state_query", "MapGet"})
 def contribution_in_words(
     entry: Entry, renamed: Mapping[str, str], tables: Collection[str] = ()
 ) -> str:
-    """Count the replaced keys of each state, and describe the digits that doubles lose.
+    """Count the replaced keys of each state, and describe the precision that doubles lose.
 
     :param renamed: current name of each state, by its name in the entry.
     :param tables: names of the states that are tables, which have no keys.
@@ -143,7 +142,7 @@ def _digits_lost(contribution: Contribution) -> str:
 
 
 def _reads_states(task: Any) -> bool:
-    """Return whether the Python function of a task seems to read values of a state, by the names in its code."""
+    """Return whether a task's Python function seems to read values of a state, judging by the names in its code."""
     function: Any = getattr(task, "python_callable", None)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and not _READERS.isdisjoint(_names(code))
@@ -173,10 +172,10 @@ class SeveralRefused(Refused):
 
 @dataclass(frozen=True)
 class RestatedRun:
-    """The run of a transaction that a person names.
+    """The run of a transaction that the user names.
 
-    :param named: txid that the person named, or the txid of the named date.
-    :param txid: txid that counts, from the binding of the run key.
+    :param named: txid that the user named, or the txid for the given date.
+    :param txid: txid that counts, from the run key's binding.
     :param key: run key.
     :param run_id: id of the run.
     :param begun: open transaction that restates it, or None if there is none.
@@ -208,12 +207,11 @@ class ChosenTransaction:
 class TransactionRestatement(PersonalAction):
     """Processes the batches of committed transactions again, as new transactions that replace them.
 
-    :param txids: transactions to restate, or transactions that they have replaced. An empty list means all requested
+    :param txids: transactions to restate, or transactions that these have replaced. An empty list means all requested
         transactions.
     :param changed_rows: whether to read the current rows of the source.
-    :param in_flight: maximum number of restatements at the same time, or None for a limit that leaves room for one
-        other batch.
-    :param dated: whether a person named dates. A transaction that was already restated for the same reason is then
+    :param in_flight: maximum number of parallel restatements, or None for a limit that leaves room for one other batch.
+    :param dated: whether the user specified dates. Transactions that were already restated for the same reason are then
         omitted.
     :ivar chosen: transactions to restate, which `execute` sets.
     """
@@ -239,9 +237,9 @@ class TransactionRestatement(PersonalAction):
         self.subject = named if self.txids else "The list of requests"
 
     def plan(self) -> ActionPlan:
-        """Plan to write all requests in one step, and then to start as many runs as the limit allows.
+        """Create a plan that writes all requests in one step, and then starts as many runs as the limit allows.
 
-        If two people act on the same preview, the ledger refuses the requests of the second person.
+        If two users act on the same preview, the ledger refuses the second one's requests.
         """
         chosen, refused = self._choose(self.txids)
         effects = self._effects(chosen)
@@ -253,12 +251,12 @@ class TransactionRestatement(PersonalAction):
         return ActionPlan(self._version(chosen), sentence, effects)
 
     def _effects(self, chosen: Sequence[ChosenTransaction]) -> list[PlannedEffect]:
-        """Plan to write all requests, and then to start their runs."""
+        """Create a plan that first writes all requests, and then starts their runs."""
         wanted = [PlannedEffect(self._outlook(each), partial(self._want, each)) for each in chosen]
         return [*wanted, PlannedEffect(self._remarks(chosen), lambda audit: self.start())]
 
     def _remarks(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
-        """Yield the warnings of a preview, and a note about requests for other transactions."""
+        """Yield the warnings for a preview, and a note about requests for other transactions."""
         for each in chosen:
             yield from self._not_taken_back(each)
         yield from self._coming_back(chosen)
@@ -272,7 +270,7 @@ class TransactionRestatement(PersonalAction):
                 yield EffectLine(wish.txid, wish.run_id, by)
 
     def requests(self, txids: Collection[int]) -> list[WishRequest]:
-        """Return the requests for these transactions that the ledger does not have yet.
+        """Return the requests for these transactions that are not in the ledger yet.
 
         :raises RestateRefused: a transaction cannot be restated; the error names the first one.
         """
@@ -306,7 +304,7 @@ class TransactionRestatement(PersonalAction):
         self.ledger.want_restated(each.wanted, audit)
 
     def start(self) -> Iterator[EffectLine]:
-        """Start the runs of requests, up to the limit of restatements at the same time."""
+        """Start the runs of requests, up to the limit of parallel restatements."""
         found = self.target.wishes()
         started = self.startable(found)
         for wish in started:
@@ -344,7 +342,7 @@ class TransactionRestatement(PersonalAction):
     # --- checks
 
     def _choose(self, txids: Collection[int]) -> tuple[list[ChosenTransaction], list[EffectLine]]:
-        """Check each transaction. Return the transactions that can be restated, and the errors of the others."""
+        """Check each transaction. Return the transactions that can be restated, and the errors for the others."""
         wished = {wish.txid: wish for wish in self.target.wishes()}
         chosen: dict[int, ChosenTransaction] = {}
         refused = []
@@ -360,7 +358,7 @@ class TransactionRestatement(PersonalAction):
         return list(chosen.values()), refused
 
     def _version(self, chosen: Sequence[ChosenTransaction]) -> str:
-        """Return the version of a preview. It changes if the counting transactions or their requests change."""
+        """Return the version of a preview. It changes with the transactions that count, or with their requests."""
         waiting = () if self.txids else self.target.wishes()
         return digest(
             [
@@ -390,7 +388,7 @@ class TransactionRestatement(PersonalAction):
                 txid, "its run is not in the history and not in the journal", INSTEAD
             )
         nobody = Audit("", "")
-        # This call raises the refusals of the ledger.
+        # This call raises the ledger's refusals.
         self.ledger.want_restated.preview(request, nobody)
         entry = self._journal.read(self.ledger.bound(run.key).entry)
         self._check_states(run.txid, entry)
@@ -410,7 +408,7 @@ class TransactionRestatement(PersonalAction):
             raise self._refused(txid, problem, INSTEAD)
 
     def _check_behind(self, txid: int) -> None:
-        """Refuse a request of a person while a state lacks transactions. A roll forward does not call this method."""
+        """Refuse a user's request while a state lacks transactions. A roll forward does not call this method."""
         for state in self._parsed[1].values():
             if state.has_fence and is_behind(state, self._topology):
                 problem = f"state {state.name} lacks transactions that the ledger committed to it"
@@ -441,7 +439,7 @@ class TransactionRestatement(PersonalAction):
         )
 
     def _is_done(self, each: ChosenTransaction, audit: Audit) -> bool:
-        """Return whether the same person has already restated the transaction for the same reason."""
+        """Return whether the same user has already restated the transaction for the same reason."""
         if each.entry is None or (not self._dated and each.run.named == each.run.txid):
             return False
         history = self.ledger.outcome(each.run.txid)
@@ -480,7 +478,7 @@ class TransactionRestatement(PersonalAction):
                 yield EffectLine(each.run.txid, each.run.run_id, problem)
 
     def _coming_back(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
-        """Warn about rows that a person has deleted from a table. A restatement writes such rows again."""
+        """Warn about rows that were deleted from a table by hand. A restatement writes such rows again."""
         for name, state in self._parsed[1].items():
             rows = state.rows_by_txid() if state.takes_back_by_txid and chosen else None
             for each in chosen if rows is not None else ():
@@ -536,7 +534,7 @@ class TransactionRestatement(PersonalAction):
 def find_run(ledger: ReadOnlyLedger, journal: JournalArea, txid: int) -> RestatedRun:
     """Find the run of a transaction in the history or the journal, and the transaction that counts for this run.
 
-    This function does not check the transaction. The ledger refuses to restate a transaction that is open or skipped.
+    The transaction is not checked here. The ledger refuses to restate an open or skipped transaction.
     """
     history = ledger.outcome(txid)
     receipt = None if history is None else history.receipt

@@ -19,7 +19,7 @@ NOT_TAKEN_BACK = (
 
 
 class ReturnToTransaction(LedgerRepair):
-    """Takes back all transactions after the transaction to which source and states were restored.
+    """Takes back all transactions after the one to which source and states were restored.
 
     :param txid: last transaction that is not taken back.
     """
@@ -40,7 +40,7 @@ class ReturnToTransaction(LedgerRepair):
 
 
 def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, Any]:
-    """Read the fences of all states, which are arguments of the repair `Ledger.back`."""
+    """Read the fences of all states, as arguments for the repair `Ledger.back`."""
     fences = {name: state.fence() for name, state in states.items()}
     whole = {
         name: fence

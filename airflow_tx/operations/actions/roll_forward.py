@@ -1,4 +1,4 @@
-"""Roll forward by a person. It writes the missing transactions of restored states again from the journal."""
+"""User roll forward: rewrite the missing transactions of restored states from the journal."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _said(missing: MissingTransaction, noun: str, *, counts: bool) -> str:
 
 
 class RollForwardRepair:
-    """Writes the missing transactions of states. A state that cannot be rolled forward does not block the others.
+    """Writes the missing transactions of states. A state that cannot be rolled forward does not block others.
 
     :param ledger: ledger of the topology.
     :param states: states of the DAG, by name.
@@ -137,7 +137,7 @@ class RollForwardRepair:
     :param until: last transaction to write, or None for all transactions.
     :param changed: numbers of the accepted changes that the states have. See `RollForward`.
     :param unchanged: numbers of the accepted changes that the states do not have.
-    :param source: source of the DAG, to find out whether it went back, or None to skip this check.
+    :param source: source of the DAG, to check whether it went back, or None to skip this check.
     :param restating: function that restates the transactions of a table whose rows the journal does not have, or None
         to refuse such a table.
     """
@@ -174,7 +174,7 @@ class RollForwardRepair:
         self._wanted: list[WishRequest] = []
         self._proved: dict[str, tuple[Any, StatePlan]] = {}
         self.refused: list[EffectLine] = []
-        """The reasons why some states are not rolled forward, one line for each state."""
+        """The reasons why states are not rolled forward, one line per state."""
         self._check("the DAG has no state {!r}", set(chosen) - states.keys(), states)
         if until is not None and until < 1:
             self._check("--until {} is not a transaction", [until], ["1 and later"])
@@ -204,7 +204,10 @@ class RollForwardRepair:
         return self._restatable(found)
 
     def _restatable(self, plans: list[StatePlan]) -> list[StatePlan]:
-        """Refuse each table that lacks a transaction which cannot be restated. Return the plans of the other states."""
+        """Refuse each table with a missing transaction that cannot be restated.
+
+        Return the plans of the other states.
+        """
         counting = sorted({txid for plan in plans for txid in plan.counting})
         self._wanted = []
         if self._restating is None or not counting:
@@ -234,17 +237,17 @@ class RollForwardRepair:
     def _check_source(self, evidence: LedgerEvidence, plan: StatePlan) -> None:
         """Raise an error if the source went back together with the states.
 
-        It would return rows again that the journal writes.
+        It would return rows that the journal also writes.
 
         :raises RepairRefused: the source went back. The error names the command that repairs source and states.
         """
         why = None
-        # If a person has accepted a loss of the source, compare with the position after the loss.
+        # If a user has accepted a loss of the source, compare with the position after the loss.
         place = self._ledger.start_after(evidence.topology, evidence.position)
         try:
             why = None if self._source is None else self._source.lacks(place)
         except Exception:
-            # A source that does not answer does not block the repair of the states.
+            # A source that does not respond does not block the repair of the states.
             log.warning("The source does not say whether it went back, too", exc_info=True)
         if why is not None:
             topology = self._ledger.paths.topology
@@ -347,7 +350,7 @@ class RollForwardRepair:
     def _done_before(
         self, evidence: LedgerEvidence, found: Mapping[str, int], to_do: Collection[str]
     ) -> Iterator[tuple[str, RolledState]]:
-        """Yield the states that an earlier run of this command completed before it died."""
+        """Yield the states that an earlier, interrupted run of this command completed."""
         for name in found.keys() & self._states.keys() - set(to_do):
             roll = self._roll(name, evidence)
             history = roll.history()
@@ -362,7 +365,7 @@ class RollForwardRepair:
 
 
 def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool) -> bool:
-    """Return whether a state may lack transactions, so that it must be checked.
+    """Return whether a state may lack transactions and must be checked.
 
     :param chosen: whether the command names the state, which decides for a state without a fence.
     """
@@ -372,7 +375,7 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool
 
 
 class StateRollForward(PersonalAction):
-    """Writes the missing transactions of states again from the journal. See `RollForwardRepair`.
+    """Rewrites the missing transactions of states from the journal. See `RollForwardRepair`.
 
     :param names: names of the states. An empty list means every state that lacks a transaction.
     :param restate: whether to restate the transactions of a table whose rows the journal does not have.
@@ -396,7 +399,7 @@ class StateRollForward(PersonalAction):
 
     @cached_property
     def repair(self) -> RollForwardRepair:
-        """Return the repair. Every call returns the same object, since it keeps its proofs."""
+        """Return the repair. Every call returns the same object, so that it proves the journal entries only once."""
         spec, states = self.target.dag()
         record = self.target.record
         own = ActionTarget(self.ledger, record, lambda: (spec, states))

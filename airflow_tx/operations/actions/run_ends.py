@@ -11,10 +11,9 @@ from airflow_tx.ledger import TopologyView, TransactionView, with_run_end
 
 
 def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
-    """Add to open transactions how their runs ended, with one query for all topologies.
+    """Add the final run states to open transactions, with one query for all topologies.
 
-    A view without an ended run is returned as the same object. The caller can then reuse values that it has computed
-    from the view.
+    A view without an ended run is returned as the same object, so that callers can reuse values computed from it.
     """
     ends = compat.run_ends(
         {

@@ -1,4 +1,4 @@
-"""Search for transactions. The source compares their batches, or the records of the ledger are searched for a text."""
+"""Search for transactions, either by their batches through the source, or by a text in the ledger's records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_tx.sources import Source, Span, interval_of_key, span_of
 
 
 MOST_LOOKED_THROUGH = 1000
-"""Maximum number of transactions in one search, which begins with the newest."""
+"""Maximum number of transactions in one search, which starts with the newest."""
 MOST_FOUND = 50
 
 
@@ -52,7 +52,7 @@ class Found:
 
 
 def contains(source: Source, metadata: Any, what: str) -> bool | None:
-    """Return whether a batch contains the text that a person searches for. Return None if its source cannot tell.
+    """Return whether a batch contains the search text. Return None if its source cannot tell.
 
     :param metadata: metadata of the batch in the ledger or a receipt.
     :param what: the text.
@@ -66,7 +66,7 @@ def contains(source: Source, metadata: Any, what: str) -> bool | None:
 
 
 def key_names(source: Source, key: str, what: str) -> bool | None:
-    """Return whether the key of a forgotten run contains the text. Return None if its batch may contain the text."""
+    """Return whether a forgotten run's key contains the text. Return None if its batch may contain it."""
     interval = interval_of_key(key)
     if interval is None or key == what:
         return True if key == what else None
@@ -123,7 +123,7 @@ def search_ledger(
 
 
 class MatchedPart(str, Enum):
-    """The part of a transaction in which the text was found. The most common targets of a search come first."""
+    """The part of a transaction that matches. The most common search targets come first."""
 
     TXID = "txid"
     RUN = "run"
@@ -132,12 +132,12 @@ class MatchedPart(str, Enum):
     STATUS = "status"
     ERROR = "error"
     DETAIL = "detail"
-    """The kind of a match in a digest, or in the names of columns."""
+    """The kind of match in a digest or in column names."""
 
 
 _PARTS = [*MatchedPart]
 _Part: TypeAlias = tuple[MatchedPart, str, bool]
-"""A part, its complete text, and whether the wanted text equals it."""
+"""A part, its complete text, and whether the search text equals it."""
 _MOST_DIGITS = 19
 _LONGEST_RUN = 250
 """Maximum number of characters of a run_id in Airflow."""
@@ -153,12 +153,12 @@ def _rank(part: _Part) -> tuple[bool, bool, int]:
 
 @dataclass(frozen=True)
 class TextMatch:
-    """A transaction in which a search has found the text.
+    """A transaction that matches a search.
 
     :param batch: name of its batch. See `batch_in_words`.
     :param part: part in which the text was found.
     :param text: complete text of the part.
-    :param is_exact: whether the wanted text equals the part, or the name of a file.
+    :param is_exact: whether the search text equals the part, or a file name.
     """
 
     view: TransactionView
@@ -169,7 +169,7 @@ class TextMatch:
 
     @property
     def is_named(self) -> bool:
-        """Return whether the text is in a name, such as the run id, and not in a detail of the batch."""
+        """Return whether the text is in a name, such as the run id, rather than in a detail of the batch."""
         return self.part is not MatchedPart.DETAIL
 
     @property
@@ -182,9 +182,9 @@ class TextMatch:
 class TextFound:
     """The result of a search in one ledger.
 
-    :param matches: matches in the order of their rank. Matches of equal rank begin with the newest.
+    :param matches: matches in the order of their rank. Matches of equal rank are sorted newest first.
     :param looked: number of searched transactions.
-    :param unknown: number of searched transactions whose batch the ledger keeps only as a digest.
+    :param unknown: number of searched transactions for which the ledger keeps only a digest of the batch.
     :param complete: whether all transactions were searched, and `matches` has every match.
     """
 
@@ -196,10 +196,10 @@ class TextFound:
 
 @dataclass(frozen=True)
 class WantedText:
-    """The text that a person searches for: a part of a name, a txid, or a date. The search ignores the case.
+    """The search text: a part of a name, a txid, or a date. The search ignores case.
 
     :param what: the text.
-    :param hide_name: function that hides the secrets in the name of a batch. A search does not find hidden text.
+    :param hide_name: function that hides the secrets in a batch name. A search does not find hidden text.
     :param hide_error: function that hides the secrets in an error.
     """
 
@@ -209,17 +209,17 @@ class WantedText:
 
     @property
     def txid(self) -> int | None:
-        """Return the text as a txid. Return None if it cannot be one."""
+        """Return the text as a txid, or None if it cannot be one."""
         is_number = self.what.isascii() and self.what.isdigit() and len(self.what) < _MOST_DIGITS
         return int(self.what) if is_number else None
 
     @property
     def run(self) -> str | None:
-        """Return the text as a run_id. Return None if it cannot be one."""
+        """Return the text as a run_id, or None if it cannot be one."""
         return self.what if self.what.isprintable() and len(self.what) <= _LONGEST_RUN else None
 
     def match(self, view: TransactionView, metadata: Any, zone: str) -> TextMatch | None:
-        """Find the best part of a transaction, by rank, that contains the text. Return None if no part contains it.
+        """Find the highest-ranked part of a transaction that contains the text. Return None if no part does.
 
         :param metadata: metadata of the batch, or None if it is unknown.
         :param zone: time zone of the schedule, in which a date is a day.
@@ -252,14 +252,14 @@ class WantedText:
             yield MatchedPart.DETAIL, self.hide_error(view.document.error or ""), False
 
     def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:
-        """Hide the secrets in some texts. Return the texts that still contain the wanted text.
+        """Hide the secrets in some texts. Return the texts that still contain the search text.
 
-        Hiding is slow, so the texts are searched before it.
+        Only matching texts are processed, since hiding is slow.
         """
         return filter(self._is_in, map(hide, filter(self._is_in, texts)))
 
     def _is_whole(self, text: str, name: str) -> bool:
-        """Return whether the text equals a name. The text may omit the folder of a file, or the range of a batch."""
+        """Return whether the text equals a name. It may omit a file's folder or a batch's range."""
         whole = text.casefold()
         return self._folded in (whole, whole.rpartition("/")[2], name.casefold())
 
@@ -271,7 +271,7 @@ class WantedText:
         return self.what.casefold()
 
     def _is_dated(self, metadata: Any, zone: str) -> bool:
-        """Return whether the text is a date within the data interval of the batch, or the date of its partition."""
+        """Return whether the text is a date in the batch's data interval, or its partition's date."""
         span = self._span(zone)
         if span is None or not isinstance(metadata, Mapping):
             return False
@@ -291,7 +291,7 @@ class WantedText:
 
 
 def _errors(view: TransactionView) -> Iterator[str]:
-    """Yield the errors of a transaction and of its earlier attempts."""
+    """Yield the errors of a transaction and its earlier attempts."""
     yield from filter(None, (view.said, view.blocked))
     yield from (each.why for each in view.document.replays)
 
@@ -311,9 +311,9 @@ class SearchedLedger:
     """The transactions of one ledger, which a search reads.
 
     :param zone: time zone of the schedule, in which a date is a day.
-    :param opened: open transactions, reduced to the parts that the person may see.
+    :param opened: open transactions, reduced to the parts that the user may see.
     :param final: txids of the final transactions.
-    :param quotes: whether the person may read the texts of errors.
+    :param quotes: whether the user may read error texts.
     """
 
     store: Store

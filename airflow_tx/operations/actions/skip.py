@@ -1,4 +1,4 @@
-"""Skip by a person. The transaction is skipped when it has the turn, so that later transactions can commit.
+"""User skip: the transaction is skipped when it has the turn, so that later transactions can commit.
 
 Source: protocol.md §5.
 """
@@ -37,13 +37,13 @@ from airflow_tx.transaction import due_skip, start_yielded, take_skip_or_wait, u
 log = logging.getLogger(__name__)
 
 _ROWS_SHOWN = 500
-# Seconds between two tries of a skip that another process may be completing. They are short, since
-# a person waits.
+# Seconds between tries of a skip that another process may be completing. A user waits, so keep them
+# short.
 _PAUSES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 class NotInEffect(TxError):
-    """Signals that the ledger has noted a skip, but the transaction could not be skipped at its turn."""
+    """Signals that the ledger has recorded a skip, but the transaction could not be skipped when it had the turn."""
 
     template = (
         "The skip of transaction {txid} is noted, but not in effect: {reason}",
@@ -83,12 +83,12 @@ class TransactionSkip(TransactionAction):
         )
 
     def check(self, record: TransactionRecord) -> None:
-        """Refuse a skip that can never happen, before the ledger notes it.
+        """Refuse a skip that can never happen, before the ledger records it.
 
         Otherwise the transaction would wait forever.
 
-        :raises SkipRefused: a state may have values of the transaction, and cannot undo them.
-        :raises StateMissing: the DAG no longer has a state that may have values of the transaction.
+        :raises SkipRefused: a state may have values from the transaction, and cannot undo them.
+        :raises StateMissing: the DAG no longer has a state that may have values from the transaction.
         """
         if self.ledger.turn().current != self.txid:
             return
@@ -100,14 +100,13 @@ class TransactionSkip(TransactionAction):
         )
 
     def note(self, audit: Audit) -> Iterator[EffectLine]:
-        """Note a skip in the ledger.
+        """Record a skip in the ledger.
 
-        If the transaction has the turn, skip it, and the noted transactions directly after it.
+        If the transaction has the turn, skip it and all directly following ones with a recorded skip.
 
         :raises AlreadyFinal, UnknownTransaction: the transaction is not open.
         :raises NotInEffect: the transaction has the turn, but cannot be skipped now.
-        :raises SkipRefused: after `check`, a state has got values that it cannot undo. The note of the skip was
-            removed.
+        :raises SkipRefused: after `check`, a state received values that it cannot undo. The recorded skip was removed.
         """
         if isinstance(self.ledger.note_skip(self.txid, audit), AlreadySkipped):
             yield EffectLine(
@@ -147,8 +146,8 @@ class TransactionSkip(TransactionAction):
         if self.ledger.turn().current < txid:
             return self._later(txid, run_id), None
         try:
-            # A waiting committer may do the same skip. The later grant has priority, and the result
-            # is the same.
+            # A waiting committer may perform the same skip. The later grant wins, and the result is
+            # the same.
             answer = take_skip_or_wait(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
         except StaleBatch:
             assert record is not None
@@ -181,7 +180,7 @@ class TransactionSkip(TransactionAction):
         return EffectLine(txid, run_id, done)
 
     def _red(self, run_id: str | None) -> str:
-        """Describe what to do about a run that stays failed in Airflow after its transaction was skipped."""
+        """Describe what to do about a run that remains failed in Airflow after its transaction was skipped."""
         if run_id is None or self.target.runs.state(run_id) != "failed":
             return ""
         return ". Its run stays failed in Airflow. If you clear it, it succeeds without processing any rows"
@@ -212,7 +211,7 @@ def shown_rows(rows: Any) -> str:
 
 
 def _reason(error: TxError) -> str:
-    """Return the reason in an error. Omit a remedy that is only for tasks."""
+    """Return the reason from an error, without a remedy that is only for tasks."""
     if isinstance(error, StateUnavailable):
         return f"state {error.state!r} ({error.where}) cannot be reached: {error.reason}."
     return str(error)

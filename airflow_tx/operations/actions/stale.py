@@ -1,8 +1,7 @@
-"""Stale transactions are committed, but the current DAG would make them otherwise.
+"""Stale transactions are committed, but the current DAG would produce other output. A user restates or accepts them.
 
-A person restates or accepts them. A transaction is stale if the code of a task has changed since, or if the upstream
-topology has corrected rows that it read. A data interval without a transaction is also reported as stale, if earlier
-and later intervals have one.
+A transaction is stale if task code has changed since, or if the upstream topology has corrected rows that it read. A
+data interval without a transaction is also reported as stale if earlier and later intervals have one.
 """
 
 from __future__ import annotations
@@ -101,8 +100,8 @@ class StaleGroup:
 class Stale:
     """The stale transactions of a topology at one moment.
 
-    :param lines: stale transactions in the order of their txids, and then the intervals without a transaction.
-    :param compared: number of compared transactions. These are committed, have a receipt, and are not restated.
+    :param lines: stale transactions in txid order, and then the intervals without a transaction.
+    :param compared: number of compared transactions, which are committed, have a receipt, and are not restated.
     :param unknown: number of transactions whose code cannot be compared, by reason.
     :param corrections: corrections that a transaction lacks, by its txid.
     """
@@ -113,13 +112,13 @@ class Stale:
     corrections: Mapping[int, Correction] = field(default_factory=dict)
 
     def of(self, task: str) -> Stale:
-        """Return the lines for which the code of this task differs. If `task` is "", return all lines."""
+        """Return the lines with other code of this task. If `task` is "", return all lines."""
         chosen = tuple(each for each in self.lines if not task or task in each.tasks)
         return replace(self, lines=chosen)
 
     @property
     def groups(self) -> list[StaleGroup]:
-        """Group the lines by their reason."""
+        """Group the lines by reason."""
         found = dict[tuple[Any, ...], list[int]]()
         for each in self.lines:
             key = (each.reason, each.what, each.since, each.restatement)
@@ -136,9 +135,9 @@ class Stale:
 class CodeNow:
     """The current code of a DAG, to compare it with the code in receipts.
 
-    :param tasks: digest of the code of each task that must ack, or "" if the code cannot be read here.
-    :param mapped: mapped tasks. A mapped task has no instance if its list is empty.
-    :param accepted: last txid for which a person has accepted the code, by task and digest of the code.
+    :param tasks: code digest of each task that must ack, or "" if the code cannot be read here.
+    :param mapped: mapped tasks, which have no instances if their list is empty.
+    :param accepted: last txid for which a user has accepted the code, by task and code digest.
     """
 
     tasks: Mapping[str, str]
@@ -147,14 +146,14 @@ class CodeNow:
 
     @classmethod
     def of(cls, dag: Any, spec: TransactionSpec, repairs: Sequence[RepairRecord]) -> CodeNow:
-        """Read the code of a DAG. Also read the code that people have accepted.
+        """Read a DAG's code, and the code that users have accepted.
 
         :param repairs: repairs of this incarnation of the ledger, which include accepted code.
         """
         return cls(code_of_dag(dag, spec), spec.mapped, accepted_code(repairs))
 
     def changes(self, receipt: Receipt) -> dict[str, str]:
-        """Describe, by task, how the current code differs from the code that made a transaction."""
+        """Describe, by task, how the current code differs from a transaction's code."""
         if not receipt.tasks:
             return {}
         then = receipt.code.tasks
@@ -172,7 +171,7 @@ class CodeNow:
         return {task: told[task] for task in sorted(told) if not self._accepts(task, receipt.txid)}
 
     def unknown(self, receipt: Receipt) -> Iterator[str]:
-        """Yield the reasons why parts of a transaction's code cannot be compared."""
+        """Yield the reasons why some of a transaction's code cannot be compared."""
         if not receipt.tasks:
             yield "their receipts do not say which tasks processed them"
         for task in sorted(receipt.tasks.keys() & self.tasks.keys()):
@@ -202,9 +201,9 @@ class StaleReading:
     def read(self, task: str = "") -> Stale:
         """Compare every receipt with the current DAG.
 
-        :param task: name of a task, to return only transactions for which its code differs, or "" for all stale
+        :param task: name of a task, to return only transactions that ran other code of it, or "" for all stale
             transactions.
-        :raises ConfigError: the DAG does not have this task, and no stale transaction has it.
+        :raises ConfigError: this task is not in the DAG or in any stale transaction.
         :raises TxError: the ledger, a state, the source or the upstream topology cannot be read.
         """
         counting = self._counting
@@ -243,7 +242,7 @@ class StaleReading:
     def _counting(self) -> dict[int, Receipt]:
         """Return the receipts of committed transactions that still count.
 
-        Empty batches are omitted, since no code made them.
+        Empty batches are omitted, since no code produced them.
         """
         replaced = self.evidence.restated
         back = self.evidence.ledger.taken_back
@@ -284,7 +283,10 @@ class StaleReading:
         )
 
     def _since(self, task: str) -> datetime | None:
-        """Return when a transaction first ran this code of a task. If none did, return when the DAG file changed."""
+        """Return the time when a transaction first ran this code of a task.
+
+        If none did, return the DAG file's last change.
+        """
         return self._first_made.get(task, self._file_changed)
 
     @cached_property
@@ -303,13 +305,13 @@ class StaleReading:
 
     @cached_property
     def _restatements(self) -> Mapping[int, int]:
-        """Map each transaction to its open restatement, or to 0 if its requested restatement has not begun."""
+        """Map each transaction to its open restatement, or to 0 if a requested one has not begun."""
         wanted = {wish.txid: 0 for wish in self.ledger.wishes()}
         opened = self.ledger.open_records().values()
         return wanted | {each.restates: each.txid for each in opened if each.restates is not None}
 
     def _corrections(self) -> dict[int, tuple[Correction, datetime | None]]:
-        """Read the corrections that transactions lack, each with its time, by the txid that counts."""
+        """Read the missing corrections with their times, by the txid that counts."""
         with closing(self._spec.named_source) as source:
             if not source.upstream:
                 return {}
@@ -318,7 +320,7 @@ class StaleReading:
             return {each.counts: (each, each.since) for each in behind}
 
     def _intervals(self) -> Iterator[StaleLine]:
-        """Yield the data intervals that lack a transaction, between the first and the last interval that have one."""
+        """Yield the data intervals without a transaction between the first and the last interval that have one."""
         if self._spec.source.dated is None:
             return
         bound = self.ledger.bound_keys()
@@ -338,13 +340,13 @@ class StaleReading:
 
 
 class NothingStale(Refused):
-    """Signals that the code to accept does not differ from the code of any transaction."""
+    """Signals that the code to accept is the same in all transactions."""
 
     template = ("{problem}.", "Nothing was changed. No acceptance is needed")
 
 
 def nothing_stale(topology: str, found: Stale, task: str) -> str:
-    """Return the sentence that nothing is stale, without its full stop."""
+    """Return the sentence for the case that nothing is stale, without its full stop."""
     about = f" by the code of task {task}" if task else ""
     return (
         f"None of {counted(found.compared, 'transactions')} of topology {topology} is stale{about}"
@@ -354,7 +356,7 @@ def nothing_stale(topology: str, found: Stale, task: str) -> str:
 class StaleRestatement(TransactionRestatement):
     """Restates all stale transactions. If a transaction cannot be restated, the others are still restated.
 
-    :param code: name of a task, to restate only transactions for which its code differs, or "" for all stale
+    :param code: name of a task, to restate only transactions that ran other code of it, or "" for all stale
         transactions.
     :param in_flight: see `TransactionRestatement`.
     """
@@ -385,7 +387,7 @@ class StaleRestatement(TransactionRestatement):
 
     @cached_property
     def stale(self) -> Stale:
-        """Find the transactions to restate. It raises the same errors as `StaleReading.read`."""
+        """Find the transactions to restate. Raises the same errors as `StaleReading.read`."""
         return StaleReading(self.ledger, self._parsed).read(self._code)
 
     @cached_property
@@ -408,9 +410,7 @@ class StaleRestatement(TransactionRestatement):
 
 
 class StaleAcceptance(PersonalAction):
-    """Notes in the ledger that a change of code needs no restatement.
-
-    The transactions up to now are then no longer stale.
+    """Records in the ledger that a code change needs no restatement. Transactions up to now are then no longer stale.
 
     :param code: name of the task, or "" for all tasks whose code differs.
     """

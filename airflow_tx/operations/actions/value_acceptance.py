@@ -1,4 +1,4 @@
-"""Acceptance of values that people have changed by hand."""
+"""Acceptance of manually changed values."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ MOST_ENTRIES = 10_000
 MOST_KEYS = 1_000_000
 """Maximum number of keys in the search for deleted keys."""
 MOST_GONE = 10_000
-"""Maximum number of deleted keys, since a ZooKeeper record names each of them."""
+"""Maximum number of deleted keys, since a ZooKeeper record lists them all."""
 
 
 def missing_keys(
     journal: JournalArea, state: FencedState, repairs: Sequence[RepairRecord]
 ) -> list[str] | None:
-    """Return the keys that a person has deleted from a state. Entries of the journal have these keys.
+    """Return the keys that were deleted from a state by hand. Journal entries contain these keys.
 
     An unreadable entry is ignored, since a restatement cannot use it.
 
@@ -78,7 +78,7 @@ def missing_keys(
 def _missing(
     entry: Entry, state: QueryableState, repairs: Sequence[RepairRecord]
 ) -> tuple[set[str], int]:
-    """Return the missing keys of one journal entry, and the number of all its keys."""
+    """Return the missing keys of one journal entry, and its total number of keys."""
     found = set[str]()
     renamed = renamed_since(repairs, entry.contributions, entry.txid)
     old = contributions(entry, renamed).get(state.name)
@@ -95,12 +95,13 @@ def _missing(
 
 @dataclass(frozen=True)
 class _Found:
-    """The changes of a state's values that a person has made by hand.
+    """Manual changes to a state's values.
 
     :param changes: totals and row counts that differ from the receipts.
     :param receipt: hash of the last receipt when the values were compared.
     :param keys: deleted keys, from `missing_keys`.
-    :param unmarked: number of an acceptance that died before it wrote its number to the fence, or 0 if there is none.
+    :param unmarked: number of an interrupted acceptance that has not written its number to the fence, or 0 if there is
+        none.
     """
 
     changes: tuple[ColumnTotal | RowCount, ...]
@@ -134,7 +135,7 @@ class ChangeAcceptance(PersonalAction):
         """Create the action.
 
         :param state: name of the state.
-        :param made_after: last transaction before the change by hand, or None for the last final transaction.
+        :param made_after: last transaction before the manual change, or None for the last final transaction.
         """
         super().__init__(target)
         self.state = state
@@ -184,7 +185,7 @@ class ChangeAcceptance(PersonalAction):
             yield EffectLine(None, None, f"accepted: {each}")
 
     def _find(self) -> _Found:
-        """Find the changes of the state's values.
+        """Find the changes to the state's values.
 
         :raises AcceptanceRefused: the DAG has no such state, the values of the state are unknown, or nothing has
             changed.
@@ -205,8 +206,9 @@ class ChangeAcceptance(PersonalAction):
             raise self._refusal(
                 f"transaction {self.made_after} is not between 0 and {ledger.current - 1}"
             )
-        # Deleted keys alone are enough for an acceptance. A restatement that must take them back is
-        # refused, after its grant has raised the fence. The values can then not be compared.
+        # Deleted keys alone justify an acceptance. A restatement that must take them back is
+        # refused only after its grant has raised the fence. The values can no longer be compared
+        # then.
         if known.issuperset(keys or ()):
             if isinstance(changes, str):
                 raise self._refusal(f"its values cannot be compared, since {changes}")

@@ -1,4 +1,4 @@
-"""Withdrawal of a request for a restatement by a person. Source: protocol.md §11."""
+"""User withdrawal of a restatement request. Source: protocol.md §11."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.operations.actions.action import (
 
 
 class WishWithdrawal(PersonalAction):
-    """Withdraws requests for restatements that no run has begun.
+    """Withdraws restatement requests that no run has begun.
 
     :param txids: txids of the requests, or empty for all requests.
     """

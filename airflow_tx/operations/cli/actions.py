@@ -113,7 +113,7 @@ def replay(args: Namespace) -> None:
 
 
 def _act(args: Namespace, verb: str, kind: type[TransactionAction], *given: Any) -> None:
-    """Run an action on one transaction, after a check of its reason and a confirmation.
+    """Run an action on one transaction, after it has a reason and a confirmation.
 
     :param verb: name of the command.
     :param kind: class of the action.
@@ -178,7 +178,7 @@ def do(
 ) -> None:
     """Run an action. With `--dry-run`, only print its preview.
 
-    :param confirmed: whether a person must confirm the action.
+    :param confirmed: whether the user must confirm the action.
     :param refusable: whether a preview without effects is an error.
     """
     if not is_previewed(chosen, args, confirmed=confirmed, refusable=refusable):
@@ -188,7 +188,7 @@ def do(
 def is_previewed(
     chosen: PersonalAction, args: Namespace, *, confirmed: bool, refusable: bool = True
 ) -> bool:
-    """With `--dry-run`, print the preview. Otherwise ask for a confirmation if the action needs one.
+    """With `--dry-run`, print the preview. Otherwise ask for confirmation if needed.
 
     :return: whether this is a dry run.
     """
@@ -197,7 +197,7 @@ def is_previewed(
 
 
 def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
-    """Print the effects of an action. If an effect fails, print the earlier effects."""
+    """Print the effects of an action. If one fails, print the earlier effects."""
     rows: list[render.TableRow] = []
     try:
         for each in effects:
@@ -241,7 +241,7 @@ def repair(args: Namespace) -> None:
 
 
 def do_repair(chosen: LedgerRepair, args: Namespace, told: str) -> None:
-    """Run a repair after a confirmation. With `--dry-run`, only print its preview."""
+    """Run a repair after confirmation. With `--dry-run`, only print its preview."""
     preview = chosen.preview()
     if is_shown(args, preview):
         return
@@ -278,7 +278,7 @@ def _target(args: Namespace, store: Store, what: str, *, is_lost: bool = False) 
     """Return the topology that the command names.
 
     :param what: option of the repair.
-    :param is_lost: whether the topology record may be lost. The DAG then provides its content.
+    :param is_lost: whether the topology record may be lost, so that the DAG provides its content.
     """
     record = (
         _record(args, store)
@@ -294,7 +294,7 @@ def _record(args: Namespace, store: Store) -> TopologyRecord | None:
     try:
         return ReadOnlyLedger(store, paths_of(args)).topology_if_any()
     except UnreadableRecord:
-        return None  # the repair will report the error, or fix its cause
+        return None  # the repair reports the error, or fixes its cause
 
 
 def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag:
@@ -316,7 +316,7 @@ def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag
 
 
 def _roll_forward(args: Namespace, store: Store) -> None:
-    """Write the missing transactions of states again. Exit with code 1 if a state cannot be written."""
+    """Rewrite the missing transactions of states. Exit with code 1 if a state cannot be written."""
     rolling = roll_forward.StateRollForward(
         target_of(store, args),
         args.roll_forward,
@@ -360,13 +360,13 @@ def forget(args: Namespace) -> None:
 
 
 # --- restatement --------------------------------------------------------------------------------------------------
-# `airflow tx restate`: request restatements, start their runs, and follow them.
+# `airflow tx restate`: request restatements, start their runs, and track them.
 #
-# The command stores nothing outside the ledger and Airflow, so you can stop and repeat it at any time.
+# The command stores nothing outside the ledger and Airflow. You can stop and repeat it at any time.
 
 
 MOST_UNASKED = 1000
-"""Maximum number of stale transactions that a command requests without a confirmation."""
+"""Maximum number of stale transactions that a command requests without confirmation."""
 
 
 @action
@@ -394,7 +394,7 @@ def restate(args: Namespace) -> None:
 
 
 def _confirm_many(restatement: StaleRestatement, args: Namespace) -> None:
-    """Ask for a confirmation if the number of stale transactions is larger than a person may expect."""
+    """Ask for confirmation if there are more stale transactions than a user may expect."""
     many = 0 if args.yes else len(restatement.stale.txids)
     if many > MOST_UNASKED:
         confirm(args, f"Restate {many} transactions of topology {args.topology}?")
@@ -460,7 +460,7 @@ def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Na
 
 @dataclass(frozen=True)
 class RestatedPiece:
-    """A transaction whose restatement the command follows.
+    """A transaction whose restatement the command tracks.
 
     :param of: transaction to restate.
     :param txid: transaction that restates it, or None if none has begun.
@@ -481,10 +481,7 @@ class RestatedPiece:
 
 
 class RestatedWork(Work[RestatedPiece]):
-    """The restatements that are requested when the command starts.
-
-    Each has its current status in the ledger and in Airflow.
-    """
+    """The restatements that are requested when the command starts, with their status in the ledger and in Airflow."""
 
     def __init__(self, target: ActionTarget, chosen: Iterable[RestatedRun]) -> None:
         super().__init__(target.ledger)

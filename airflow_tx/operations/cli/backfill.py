@@ -1,4 +1,4 @@
-"""`airflow tx backfill`: create the runs of data intervals in the order of their dates, and follow them.
+"""`airflow tx backfill`: create the runs of data intervals by date, and track them.
 
 The command stores nothing outside the ledger and Airflow, so you can stop and repeat it at any time.
 """
@@ -79,7 +79,7 @@ class BackfilledDate:
 
     @property
     def is_in_flight(self) -> bool:
-        """Return whether its run is queued or running, and has not committed."""
+        """Return whether the run is queued or running, and has not committed."""
         return (
             self.status is not WorkStatus.DONE
             and self.run is not None
@@ -95,7 +95,8 @@ class BackfilledDates(Work[BackfilledDate]):
     :param first: first moment.
     :param last: last moment.
     :ivar in_order: whether a failed date blocks all later dates.
-    :ivar order: end of the last interval in the order of txids when the ledger was last read, or None without an order.
+    :ivar order: end of the last interval in the order of txids at the last reading of the ledger, or None without an
+        order.
     """
 
     def __init__(
@@ -129,8 +130,8 @@ class BackfilledDates(Work[BackfilledDate]):
     def check_order(self, *, note: bool) -> None:
         """Check that the dates are the next ones in the order of txids, if the source has an order.
 
-        If the ledger has no transaction, the order begins with the first date. It does not begin there while a run of
-        an earlier date waits.
+        In a ledger without transactions, the order begins with the first date, unless a run of an earlier date is
+        waiting.
 
         :param note: whether to write the beginning of the order to the ledger.
         :raises ConfigError: the dates omit an interval, or one of them is late.
@@ -156,7 +157,7 @@ class BackfilledDates(Work[BackfilledDate]):
             raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
 
     def _awaited(self, position: Json, start: datetime) -> bool:
-        """Return whether a run is queued or running for an interval between the position of the order and a date."""
+        """Return whether a run is queued or running for an interval between the order's position and a date."""
         left_out = [] if position is None else self._left_out(order_end(position), start)
         runs = compat.dated_runs(self.spec.dag_id, left_out) if left_out else {}
         return any(run.state in LIVE_RUN_STATES for run in runs.values())
@@ -179,7 +180,7 @@ class BackfilledDates(Work[BackfilledDate]):
         )
 
     def read(self) -> list[BackfilledDate]:
-        """Read the current state of all dates, the earliest first."""
+        """Read the current state of all dates, earliest first."""
         self.current = self.ledger.current_if_any()
         position = self.ledger.next_position() if self.in_order else None
         self.order = None if position is None else order_end(position)
@@ -201,7 +202,7 @@ class BackfilledDates(Work[BackfilledDate]):
         if txid is not None and (
             interval.logical_date in self._done or self.ledger.status(txid) is None
         ):
-            self._done[interval.logical_date] = txid  # a final transaction does not change any more
+            self._done[interval.logical_date] = txid  # a final transaction no longer changes
             status = WorkStatus.DONE
         elif run is None:
             status = (

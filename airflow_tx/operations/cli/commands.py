@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 WATCH_EVERY = 2.0
 """Seconds between two outputs of `--watch`."""
 LAGS_WITHIN = 10.0
-"""Seconds to wait for the answers of all sources."""
+"""Seconds to wait for the responses of all sources."""
 
 
 @command
@@ -69,7 +69,7 @@ def list_transactions(args: Namespace) -> None:
         if not args.watch:
             _print_list(args, store)
             return
-        args.no_lag = True  # the query of a lag would parse DAG files every two seconds
+        args.no_lag = True  # querying the lag would parse DAG files every two seconds
         with suppress(KeyboardInterrupt):
             while True:
                 if sys.stdout.isatty():  # overwrite the previous list in the terminal
@@ -87,8 +87,8 @@ def _print_list(args: Namespace, store: Store) -> None:
         rows = [*waiters, *map(render.transaction, some), *wished]
         print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note", "behind")
         return
-    # Print the rows of each ledger as soon as it responds. A ledger that does not respond then
-    # delays no other.
+    # Print the rows of each ledger as soon as it responds. An unresponsive ledger then delays no
+    # other.
     found = (
         [each for each in some if args.status in (None, each["state"])]
         for some in _topology_rows(args, store)
@@ -151,12 +151,10 @@ def asked_ledgers(
     ask: Callable[[Store, LedgerPlace], _T],
     away: Callable[[LedgerPlace, TxError], _T],
 ) -> Iterator[list[_T]]:
-    """Yield the answers of each ledger as soon as it responds.
+    """Yield the results of each ledger as soon as it responds. The named ledger is first, then other ledgers of DAGs.
 
-    The named ledger is first, then other ledgers of DAGs.
-
-    :param ask: function that returns the answer for one topology.
-    :param away: function that returns the answer for a topology whose ledger cannot be reached.
+    :param ask: function that returns the result for one topology.
+    :param away: function that returns the result for a topology whose ledger cannot be reached.
     """
     places = defaultdict[str, list[LedgerPlace]](list)
     if not (args.root or args.conn_id):
@@ -219,7 +217,7 @@ def _asked_there(
     ask: Callable[[Store, LedgerPlace], _T],
     away: Callable[[LedgerPlace, TxError], _T],
 ) -> list[_T]:
-    """Return the answers for the topologies of another ledger."""
+    """Return the results for the topologies of another ledger."""
     from airflow_tx.hooks import ZooKeeperHook
 
     try:
@@ -246,7 +244,7 @@ def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag
 
 
 class LagElsewhere(LagUnknown):
-    """Signals that a lag is not queried, since the DAG of the topology now has another topology."""
+    """Signals that a lag is not queried, since the topology's DAG now has another topology."""
 
 
 def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
@@ -299,7 +297,7 @@ def _stages(args: Namespace, store: Store) -> ChainStages | None:
 
 
 def _details(args: Namespace, store: Store) -> TransactionDetails:
-    """Read one transaction from the ledger. If the ledger has forgotten it, read it from the journal."""
+    """Read one transaction from the ledger, or from the journal if the ledger has forgotten it."""
     paths = paths_of(args)
 
     def journal() -> JournalArea:

@@ -129,7 +129,7 @@ def _as_data(found: StateComparison, names: tuple[str, str]) -> render.TableRow:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to the types of JSON. A value that JSON does not have becomes a string."""
+    """Convert a value to JSON types. A value without a JSON type becomes a string."""
     value = base64.b64encode(value).decode() if isinstance(value, bytes) else value
     return (
         value if value is None or isinstance(value, (bool, int, float, list, dict)) else str(value)

@@ -44,7 +44,7 @@ def command(function: CommandFunction) -> CommandFunction:
     def run(args: Namespace) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
-                # The terminal may be unable to print a character.
+                # The terminal may not support a character.
                 stream.reconfigure(errors="backslashreplace")
         try:
             try:
@@ -55,7 +55,7 @@ def command(function: CommandFunction) -> CommandFunction:
                 function(args)
         except TxError as error:
             raise SystemExit(without_controls(str(error))) from error
-        # These are errors of Airflow's database. Errors of states are StateErrors.
+        # These errors come from Airflow's database. States raise StateErrors.
         except OperationalError as error:
             raise SystemExit(_database_trouble(error)) from error
 
@@ -74,14 +74,14 @@ def _database_trouble(error: OperationalError) -> str:
 def action(function: CommandFunction) -> CommandFunction:
     """Decorate a command that changes something.
 
-    Each call also writes an entry with its name to Airflow's audit log.
+    Each call also writes an entry with the command's name to Airflow's audit log.
     """
     audited: CommandFunction = action_cli(command(function))  # type: ignore[no-untyped-call]
     return audited
 
 
 def comparison(function: CommandFunction) -> CommandFunction:
-    """Decorate a command that exits with code 1 after it has found differences. Its errors exit with code 2."""
+    """Decorate a command that exits with code 1 if it finds differences, and with code 2 on errors."""
     done = command(function)
 
     @wraps(function)
@@ -97,9 +97,9 @@ def comparison(function: CommandFunction) -> CommandFunction:
 
 
 def _found_elsewhere(args: Namespace) -> bool:
-    """Switch to another ledger that a DAG of this Airflow names, if the ledger of `[tx]` does not have the topology.
+    """If the ledger from `[tx]` lacks the topology, switch to the ledger that a DAG names for it.
 
-    :return: whether to run the command again, on that ledger.
+    :return: whether to rerun the command with that ledger.
     :raises ConfigError: several ledgers have a topology of this name.
     """
     name = getattr(args, "topology", None)
@@ -171,10 +171,7 @@ def audit_of(args: Namespace) -> Audit:
 
 
 def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
-    """Add how the runs of open transactions ended.
-
-    If Airflow's database does not respond, print a note and change no view.
-    """
+    """Add the final run states to open transactions. If Airflow's database does not respond, print a note instead."""
     try:
         return with_run_ends(views)
     except DBAPIError as error:
@@ -205,7 +202,7 @@ def check_reason(args: Namespace, verb: str, *words: str) -> None:
 
 
 def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True) -> bool:
-    """With `--dry-run`, print the preview. Otherwise ask a person for a confirmation.
+    """With `--dry-run`, print the preview. Otherwise ask the user for confirmation.
 
     :param refusable: whether a preview without effects is an error.
     :return: whether this is a dry run.
@@ -232,7 +229,7 @@ def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True)
 
 
 def beside_rows(args: Namespace) -> TextIO:
-    """Return the stream for text that is not a row. A program that reads stdout gets only rows."""
+    """Return the stream for text other than rows. A program that reads stdout gets only rows."""
     return sys.stdout if args.output == "table" else sys.stderr
 
 
@@ -251,7 +248,7 @@ def confirm(args: Namespace, question: str) -> None:
         return
     question = without_controls(question)
     try:
-        # Without a terminal, do not print the question here. The error below quotes it.
+        # Without a terminal, do not print the prompt here. The error below quotes it.
         answer = input(f"{question} [y/N] " if sys.stdin.isatty() else "")
     except EOFError:
         raise SystemExit(

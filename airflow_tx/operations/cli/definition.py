@@ -30,7 +30,7 @@ def _flag(name: str, help: str) -> Arg:
 
 
 class _Topology(Action):
-    """Stores the topology, and makes `--why` optional for the parser, since the command itself checks for the reason.
+    """Stores the topology. Also makes `--why` optional for the parser, since the command itself checks it.
 
     `--why` is declared as required, so that the help shows it without brackets.
     """

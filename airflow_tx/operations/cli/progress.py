@@ -1,4 +1,4 @@
-"""The progress of a command that starts a limited number of runs at the same time, and follows them to their end."""
+"""The progress of a command that starts runs up to a limit, and tracks them until they end."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class WorkPiece(Protocol):
     def status(self) -> WorkStatus: ...
     @property
     def txid(self) -> int | None:
-        """Return the txid of the item's transaction. Return None if it has none yet."""
+        """Return the txid of the item's transaction, or None if it has none yet."""
 
     @property
     def is_in_flight(self) -> bool:
-        """Return whether its run is queued or running, and has not committed."""
+        """Return whether the run is queued or running, and has not committed."""
 
 
 _Piece = TypeVar("_Piece", bound=WorkPiece)
@@ -60,12 +60,12 @@ class Work(ABC, Generic[_Piece]):
 
     @abstractmethod
     def create(self, piece: _Piece) -> None:
-        """Start the run of a waiting item."""
+        """Start the run for a waiting item."""
 
     def await_commit(self, seconds: float) -> None:
         """Wait until the turn has changed since the last reading, for at most `seconds`."""
         with self.ledger.watch_turn() as watch:
-            # The watch does not report a change from before it was set.
+            # The watch does not report changes made before it was set.
             if self.ledger.current_if_any() == self.current:
                 watch.wait(seconds)
 
@@ -74,8 +74,8 @@ class Progress(Generic[_Piece]):
     """Starts runs up to a limit, and prints their progress.
 
     :param dates: items of work, such as dates.
-    :param in_flight: maximum number of uncommitted runs that are queued or running. With 0, no run is created, since a
-        lane does the work.
+    :param in_flight: maximum number of uncommitted runs that are queued or running. With 0, no runs are created, since
+        a lane does the work.
     :param sleep: function that waits for a number of seconds. With None, the wait also ends when the turn changes.
     :param clock: function that returns the monotonic time in seconds.
     :param to: stream for the progress, or None for stdout.
@@ -96,7 +96,7 @@ class Progress(Generic[_Piece]):
         self._to = to
 
     def follow(self) -> list[_Piece]:
-        """Continue until all items have ended, or only a person can help. Return the final state of the items."""
+        """Continue until all items have ended, or a user must act. Return the final state of the items."""
         dates = self._dates.read()
         began = self._clock()
         shown = ""

@@ -1,4 +1,4 @@
-"""`airflow tx verify | find | receipts`: list or check which rows were counted, when, and by which run."""
+"""`airflow tx verify | find | receipts`: list or check which rows were counted, when and by which run."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def verify(args: Namespace) -> None:
 
 
 def _check_span(args: Namespace, last: int) -> None:
-    """Refuse a span of txids without a final transaction.
+    """Refuse a txid span without a final transaction.
 
     :raises ConfigError: no final transaction is in the span.
     """
@@ -176,14 +176,14 @@ def _searched(evidence: TopologyEvidence, what: str) -> str:
 
 
 def _forgotten(evidence: TopologyEvidence, kept: Mapping[int, Receipt]) -> Iterator[EndLine]:
-    """Yield the lines of the book of ends whose transactions have no receipt and were not taken back."""
+    """Yield the lines of the book of ends for transactions without a receipt that were not taken back."""
     for txid, line in sorted(evidence.ledger.book.items()):
         if txid not in kept and line.outcome is not None:
             yield line
 
 
 def _line_of_book(line: EndLine, book: Mapping[int, EndLine]) -> render.TableRow:
-    """Return a row of `find` for a transaction that is only in the book of ends."""
+    """Return a row of `find` for a transaction that only the book of ends contains."""
     begins = book.get(line.first, line)
     row: render.TableRow = dict.fromkeys(render.RECEIPT_COLUMNS)
     written = (f"{name}: {rows} keys" for name, rows in sorted(line.rows.items()))
@@ -278,7 +278,7 @@ def _entries(evidence: TopologyEvidence, args: Namespace) -> Iterator[str]:
 
 
 def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
-    """Read the rows of the last batches from the source again, and compare their number and digest."""
+    """Reread the last batches from the source, and compare the number and digest of the rows."""
     committed = [
         each
         for each in evidence.receipts(args.first, args.last).values()
@@ -316,10 +316,7 @@ def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
 
 
 def _counted(evidence: TopologyEvidence, receipt: Receipt) -> int | None:
-    """Return the number of rows that the tasks of a transaction read.
-
-    If it is unknown, return the number that its source counted.
-    """
+    """Return the number of rows that a transaction's tasks read, or that its source counted if this is unknown."""
     history = evidence.ledger.histories.get(receipt.txid)
     size: Mapping[str, Any] = (history.size if history is not None else None) or {}
     return receipt.rows if receipt.rows is not None else size.get("rows")
@@ -444,7 +441,7 @@ def _row(each: SearchedTopology, match: TextMatch, what: str, args: Namespace) -
 
 
 def _shortened(text: str, what: str) -> str:
-    """Shorten a long text to the part that surrounds the wanted text."""
+    """Shorten a long text to the part around the search text."""
     if len(text) <= _LONGEST:
         return text
     start = max(text.casefold().find(what.casefold()) - _BEFORE, 0)

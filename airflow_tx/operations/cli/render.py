@@ -1,4 +1,4 @@
-"""Print the facts of the ledger as rows, with Airflow's own console."""
+"""Print ledger facts as rows, with Airflow's own console."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ FOUND_COLUMNS = """
 """.split()
 """The columns of `airflow tx find WHAT`. The short table has the first five."""
 REJECTED_COUNT_COLUMNS = "task reason rows transactions first last".split()
-"""The columns of `airflow tx rejected TOPOLOGY`. The list of one transaction has the first three."""
+"""The columns of `airflow tx rejected TOPOLOGY`. For a single transaction, only the first three are listed."""
 
 IN_SHORT = 80
 """The width of a short table, in characters."""
@@ -106,17 +106,16 @@ def has_status(view: TransactionView, status: str | None) -> bool:
 
 
 class Seconds(float):
-    """A duration that is printed with its unit, but is a number in JSON."""
+    """A duration that is printed with its unit, but as a number in JSON."""
 
     def __str__(self) -> str:
         return f"{float(self):.1f} s"
 
 
 def as_json(value: Any) -> str:
-    """Return a value as one line of JSON.
+    """Return a value as one line of JSON. Numbers keep all digits, and values without a JSON type become strings.
 
-    Numbers keep all digits, and values that JSON does not have become strings. Airflow's console would write each
-    number and boolean as a string. Control characters are escaped.
+    Airflow's console would write each number and boolean as a string. Control characters are escaped.
     """
     text = _encoded(_data(value))
     return re.sub(r"[^\x20-\x7e]", lambda found: json.dumps(found[0])[1:-1], text)
@@ -127,7 +126,7 @@ def _encoded(data: Any) -> str:
 
 
 def _data(value: Any) -> Any:
-    """Convert a value to the types of JSON."""
+    """Convert a value to JSON types."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, (Lag, Mapping)):
@@ -146,7 +145,7 @@ def _data(value: Any) -> Any:
 
 
 def _for_yaml(text: str) -> float | str:
-    """Parse a JSON number. If YAML readers would lose digits of the number, keep it as a string."""
+    """Parse a JSON number. Keep it as a string if YAML readers would lose digits."""
     return float(text) if Decimal(repr(float(text))) == Decimal(text) else text
 
 
@@ -167,7 +166,7 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
         console.print_as_yaml(json.loads(as_json(rows), parse_float=_for_yaml))
         return
     if output == "table":
-        # Omit empty rare columns. The table then wraps fewer commands that a person may copy.
+        # Omit rare columns that are empty, so that fewer commands to copy are wrapped.
         empty = {name for name in _RARE_COLUMNS if not any(row.get(name) for row in rows)}
         rows = [{name: each for name, each in row.items() if name not in empty} for row in rows]
     rows = [
@@ -191,7 +190,7 @@ def print_in_short(
     For another `output`, print all columns.
 
     :param columns: columns of the table. The first one identifies a row.
-    :param below: columns to print below the table without line breaks, so that a person can copy commands.
+    :param below: columns to print below the table without line breaks, so that users can copy commands.
     :param output: value of `--output`.
     """
     if output != "table":
@@ -215,7 +214,7 @@ def _shown(value: Any, output: str) -> Any:
         return str(value) if isinstance(value, Lag) else "?"
     data = _data(value)
     text = without_controls(_encoded(data) if isinstance(data, (dict, list)) else str(data))
-    # Escape brackets, which the table would read as styles.
+    # Escape brackets, which the table would interpret as styles.
     return escape(text) if output == "table" else text
 
 
@@ -284,7 +283,7 @@ def topology_details(
 
 
 def _reads(view: TopologyView) -> str | None:
-    """Describe the upstream topology, and the number of its transactions that are not read yet."""
+    """Describe the upstream topology, and the number of its unread transactions."""
     if not view.record.upstream:
         return None
     parts = [view.record.upstream]
@@ -333,7 +332,7 @@ def transaction(view: TransactionView) -> TableRow:
 
 
 def waiters(view: TopologyView) -> list[TableRow]:
-    """Return the rows for runs that yielded before they had a transaction."""
+    """Return the rows for runs that yielded before they got a transaction."""
     return [
         {
             **dict.fromkeys(TRANSACTION_COLUMNS),
@@ -347,7 +346,7 @@ def waiters(view: TopologyView) -> list[TableRow]:
 
 
 def wished(view: TopologyView) -> list[TableRow]:
-    """Return the rows for requests whose transactions are not listed, since the ledger has forgotten them."""
+    """Return the rows for requests whose transactions the ledger has forgotten."""
     listed = {each.txid for each in view.transactions}
     return [
         {
@@ -373,7 +372,7 @@ def _restatement(view: TransactionView) -> Iterator[str]:
 
 
 def _note(view: TransactionView) -> str | None:
-    """Describe special facts of a transaction, such as a skip. Return None if there are none."""
+    """Describe special facts about a transaction, such as a skip. Return None if there are none."""
     notes = [*_restatement(view)]
     if view.document.pinned and view.document.restates is None:
         notes.append("re-admitted: its rows never change")
@@ -413,7 +412,7 @@ def _of_attempts(noted: Iterable[PersonOfAttempt]) -> str | None:
 
 
 def named_batch(metadata: Any, output: str) -> Any:
-    """Return the name of a batch for a person, or its metadata for a program."""
+    """Return a batch's name for a user, or its metadata for a program."""
     return (output in ("table", "plain") and batch_in_words(metadata)) or metadata
 
 
@@ -432,7 +431,7 @@ def details(
 
 
 def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:
-    """Return the columns whose values are not copied unchanged from the view of a transaction."""
+    """Return the columns whose values are not copied unchanged from a transaction's view."""
     view = found.transaction
     return {
         "attempt": view.document.attempt or None,
@@ -511,7 +510,7 @@ def _seconds(seconds: float | None) -> Seconds | None:
 
 
 def _time(moment: datetime | None) -> str | None:
-    """Format a time in the form of the records."""
+    """Format a time as in the records."""
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 

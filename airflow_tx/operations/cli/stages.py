@@ -17,7 +17,7 @@ from airflow_tx.sources import Source
 
 
 def chain_verified(args: Namespace) -> Verified:
-    """Compare each topology of a chain with its upstream topology. Begin with the topology of the command.
+    """Compare each topology of a chain with its upstream topology, starting with the command's topology.
 
     :raises UnreadableRecord: a record cannot be read; the error names it.
     """
@@ -65,7 +65,7 @@ def _compared(args: Namespace, store: Store, name: str) -> StageAudit:
                 return whole
     except TxError as error:
         problem = str(error)
-    # Without the source, compare only the ledgers: the ranges and the counting transactions.
+    # Without the source, compare only the ledgers: the ranges and the transactions that count.
     found.compare()
     found.notes.append(f"rows of its upstream table were not compared: {problem}")
     return found

@@ -1,4 +1,4 @@
-"""`airflow tx stale`: list the committed transactions that the current DAG would make otherwise."""
+"""`airflow tx stale`: list the committed transactions for which the current DAG would produce other output."""
 
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ def _row(group: StaleGroup) -> render.TableRow:
 
 
 def _told(topology: str, dag_id: str, found: Stale, task: str) -> Iterable[str]:
-    """Yield the lines below the table.
-
-    They have the number of stale transactions, the number of other transactions that were not compared, and commands.
-    """
+    """Yield the lines below the table: commands, and the numbers of stale and of uncompared transactions."""
     if found.txids:
         narrowed = ("--code", task) if task else ()
         restate = Command.of("restate", topology, "--stale", *narrowed, "--dry-run")

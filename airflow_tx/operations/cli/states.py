@@ -40,7 +40,8 @@ def read_at(args: Namespace) -> None:
         ledger = LedgerView(store, paths_of(args))
         record = ledger.existing_topology()
         _, states = dag_of(args, record.dag_id)
-        # Read the ledger first, then the fences. A fence may then be ahead of the ledger, but not behind it.
+        # Read the ledger first, then the fences. The fences may then be ahead of the ledger, but
+        # not behind it.
         newest = ledger.current() - 1
         txid = newest if args.txid is None else args.txid
         if not 1 <= txid <= newest:
@@ -74,7 +75,7 @@ def read_at(args: Namespace) -> None:
 def _reading_of(
     args: Namespace, state: FencedState, record: TopologyRecord, *, newest: int, txid: int
 ) -> tuple[str | Command | None, str | None]:
-    """Return the query or the command that reads a state as of a transaction. If there is none, return the reason."""
+    """Return the query or command that reads a state as of a transaction, or the reason why there is none."""
     try:
         held = _matching_fence(state, record, args.topology)
         line = state.at(txid, newest)

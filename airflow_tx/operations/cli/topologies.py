@@ -159,7 +159,7 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
 
 
 def _left(store: Store, paths: Paths) -> str:
-    """Describe the transactions whose rows no transaction would count after the deletion."""
+    """Describe the transactions whose rows would no longer be counted after the deletion."""
     ledger = ReadOnlyLedger(store, paths)
     skipped = [txid for txid, each in ledger.all_skipped().items() if each.readmitted_as is None]
     current = ledger.current_if_any()
@@ -178,7 +178,7 @@ def _txids(opened: dict[int, TransactionRecord]) -> str:
 
 
 def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedState]:
-    """Return the states of the DAG that have a fence of this ledger.
+    """Return the DAG's states that have a fence of this ledger.
 
     :raises MoveRefused: a state cannot be released, or the DAG is not paused. An active DAG could count all rows again.
     """

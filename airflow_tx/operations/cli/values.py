@@ -77,7 +77,7 @@ def get_values(args: Namespace) -> None:
 def _of_transactions(
     state: FencedState, args: Namespace
 ) -> tuple[list[render.TableRow], list[str]]:
-    """Count the rows of a table by transaction, the newest first. Also return the named transactions without rows."""
+    """Count a table's rows by transaction, newest first. Also return the named transactions that have no rows."""
     counts = dict(state.rows_by_txid() or {})
     rows: list[render.TableRow] = [
         {"transaction": txid, "rows": counts[txid]}
@@ -121,7 +121,7 @@ def _last(name: str, before: Fence | None, after: Fence | None) -> str:
 def _of_keys(
     state: QueryableState, texts: Sequence[str]
 ) -> tuple[list[render.TableRow], list[str]]:
-    """Read the values of keys. Also return the keys that the state does not have."""
+    """Read the values of keys. Also return the keys that are missing from the state."""
     names = (*state.columns.values, *state.columns.composites)
     types = state.key_types()
     keys = [parse_key(text, state.columns.keys, types) for text in texts]
@@ -137,11 +137,11 @@ def _of_keys(
 
 
 def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
-    """Parse a key that a person typed: a JSON list, or one value for each column, separated by commas.
+    """Parse a typed key: a JSON list, or one value per column, separated by commas.
 
     :param text: typed key.
     :param names: key columns.
-    :param types: type of each column, or None if it is unknown, since the state has no values yet.
+    :param types: type of each column, or None if the state has no values yet.
     :raises ConfigError: the text is not a key of these columns.
     """
     if not names:
@@ -155,7 +155,7 @@ def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
         try:
             parts = json.loads(text)
         except ValueError:
-            parts = None  # this is not JSON, but a value that begins with a bracket
+            parts = None  # this is not JSON, but a value that starts with a bracket
     if not isinstance(parts, list):
         parts = [text] if len(names) == 1 else next(csv.reader([text], skipinitialspace=True), [])
     if len(parts) != len(names):
@@ -245,7 +245,7 @@ def _print_rejected(found: RejectedRows, args: Namespace) -> None:
 
 
 def _told(found: RejectedRows, more: int) -> Iterator[str]:
-    """Yield notes about the number of rows and reasons that are not printed.
+    """Yield notes on the number of rows and reasons that are not printed.
 
     :param more: number of rows that are not printed.
     """

@@ -1,7 +1,4 @@
-"""The messages of a worker.
-
-It takes a message, emits further messages that are anchored to it, and acks or fails it.
-"""
+"""The messages of a worker, which takes a message, emits messages that are anchored to it, and acks or fails it."""
 
 from __future__ import annotations
 
@@ -42,11 +39,12 @@ if TYPE_CHECKING:
 
 
 # --- stream -------------------------------------------------------------------------------------------------------
-# A worker sends its sums to an acker in numbered portions. A portion that is sent twice counts once.
+# A worker sends its sums to an acker in numbered portions, so a portion that is sent twice counts
+# once.
 
 
 TREES_A_PORTION = 10_000
-"""Maximum number of trees in one portion. Redis accepts up to a million arguments in one command."""
+"""The maximum number of trees in one portion. Redis accepts at most a million arguments in one command."""
 
 
 class Stream:
@@ -56,7 +54,7 @@ class Stream:
     :param origin: the attempt.
     :param acker: the number of the acker.
     :param emitter: the task that registers the roots of the added trees, or "" if they are already registered.
-    :param filled: a function that is called when the stream has sums to send.
+    :param filled: called when the stream has sums to send.
     """
 
     def __init__(
@@ -99,9 +97,9 @@ class Stream:
             self._filled(self)
 
     def send(self) -> list[int]:
-        """Send all sums. Return the roots that the acker does not know.
+        """Send all sums, and return the roots that the acker does not know.
 
-        If the acker has not answered a portion, the same portion is sent again before later sums.
+        If the acker has not confirmed a portion, that portion is sent again before later sums.
 
         :raises AckersUnavailable: the store does not answer. Call the method again.
         :raises StaleMessage, UnknownMessage, AckersBehind: the stream can no longer be used.
@@ -130,7 +128,7 @@ class Stream:
 
 
 class Anchors:
-    """The data that all messages of one lineage share in a worker.
+    """What all messages of one lineage share in a worker.
 
     :param lineage: the lineage.
     :param text: the text of the lineage.
@@ -175,12 +173,12 @@ class Message:
 
     @property
     def txid(self) -> int:
-        """Return the number of the transaction. A replay keeps the number."""
+        """Return the txid of the transaction, which a replay keeps."""
         return self._anchors.lineage.origin.txid
 
     @property
     def attempt(self) -> int:
-        """Return the attempt of the transaction. Do not mix results of different attempts."""
+        """Return the attempt of the transaction. Do not mix the results of different attempts."""
         return self._anchors.lineage.origin.attempt
 
     @property
@@ -206,10 +204,7 @@ class Message:
         return f"{anchors.text}:{number:016x}"
 
     def emit_unanchored(self) -> str:
-        """Create a message that no transaction waits for. Return its reference.
-
-        If it is lost, no transaction is replayed.
-        """
+        """Create a message that no transaction waits for, and return its reference. A lost one causes no replay."""
         self._check("Emit for")
         return str(Reference(Lineage(self._anchors.lineage.origin), new_id()))
 
@@ -228,7 +223,7 @@ class Message:
     def fail(self, reason: str = "") -> None:
         """Fail the message. The attempt of its transaction fails immediately, and the transaction is replayed.
 
-        :param reason: the reason for the ledger; default: the reference of the message.
+        :param reason: the reason that the ledger records; default: the reference of the message.
         :raises MessageDone: the message is already acked or failed.
         :raises MessageError: the ackers did not store the failure. The attempt fails after `processing_timeout`.
         """
@@ -271,8 +266,8 @@ class Message:
                     )
                 }
             )
-        # Add the id only once to each tree, even if several anchors belong to the tree. With two
-        # XORs, the id would disappear.
+        # Add the id only once to each tree, even if several anchors belong to it. A second XOR
+        # would remove the id.
         for (_, root), stream in trees.items():
             stream.add(root, number, 1)
         return str(Reference(Lineage(origin, tuple(trees)), number))
@@ -291,10 +286,7 @@ class Message:
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""Maximum number of lineages that a collector caches. Each takes a few hundred bytes.
-
-Other lineages are parsed again.
-"""
+"""The maximum number of lineages that a collector caches, each a few hundred bytes. Other lineages are parsed again."""
 
 
 class Collector:
@@ -307,8 +299,8 @@ class Collector:
                     for word in sentence.split():
                         words.push(json.dumps([message.emit(), word]))
 
-    A thread sends all acks every `interval` seconds. If the worker is killed before, these messages are not acked, and
-    the transaction is replayed. Create the collector after a fork, not before.
+    A thread sends all acks every `interval` seconds. If the worker is killed before that, these messages are not acked,
+    and the transaction is replayed. Create the collector after a fork, not before.
 
     :param ackers: the store of the ackers, or its URL or connection id, see `open_ackers`.
     :param topology: the topology whose messages are accepted, or None to accept all messages.
@@ -352,8 +344,8 @@ class Collector:
     def flush(self) -> None:
         """Send all acks and emitted messages immediately.
 
-        :raises AckersUnavailable: a part could not be sent. The next call sends it.
-        :raises MessageError: an acker has refused a part permanently. All other parts are sent.
+        :raises AckersUnavailable: a portion could not be sent. The next call sends it again.
+        :raises MessageError: an acker has permanently refused a portion. All other portions are sent.
         """
         if errors := self._send():
             raise errors[0]
@@ -361,8 +353,8 @@ class Collector:
     def close(self) -> None:
         """Send all acks and emitted messages, and close the connection.
 
-        :raises AckersUnavailable: a part could not be sent.
-        :raises MessageError: an acker has refused a part permanently.
+        :raises AckersUnavailable: a portion could not be sent.
+        :raises MessageError: an acker has permanently refused a portion.
         """
         self._ended.set()
         if self._thread is not None:
@@ -391,8 +383,7 @@ class Collector:
         if lineage.trees:
             self._store.check(origin)
         if len(self._anchors) >= _REMEMBERED:
-            # Messages that are being processed keep their `Anchors`. So the same tree may get a
-            # second stream.
+            # Messages in progress keep their `Anchors`, so the same tree may get a second stream.
             self._anchors = {}
             self._streams = {}
         streams = tuple((self._stream(origin, acker), root) for acker, root in lineage.trees)
@@ -445,12 +436,12 @@ class Collector:
         return errors
 
     def _fail(self, origin: Origin, error: AckersBehind) -> None:
-        """Fail an attempt that can never be complete, so that it does not wait for `processing_timeout`."""
+        """Fail an attempt that can never complete, so that it does not wait for `processing_timeout`."""
         with suppress(MessageError):
             self._store.fail(origin, str(error))
 
     def _refuse(self, origin: Origin, error: MessageError) -> None:
-        """Refuse further messages of an attempt. Also refuse messages that are anchored to its open messages."""
+        """Refuse further messages of an attempt, and messages that are anchored to its open messages."""
         for anchors in list(self._anchors.values()):
             if anchors.lineage.origin == origin:
                 anchors.refusal = error
@@ -466,7 +457,7 @@ def _unknown(origin: Origin, roots: list[int]) -> UnknownMessage:
 
 
 # --- root emitter -------------------------------------------------------------------------------------------------
-# A task of a transaction is a spout. Each of its messages is the root of a tree. The tree is
+# For messages, a task of a transaction is a spout. Each message is the root of a tree, which is
 # registered before the message is sent.
 
 
@@ -497,7 +488,7 @@ class RootEmitter:
         ]
 
     def emit(self, count: int) -> list[str]:
-        """Create messages and register their trees. Each message is the root of a tree.
+        """Create messages, each the root of a tree, and register the trees.
 
         :raises EmittedBefore: an earlier try of the task has emitted messages in this attempt.
         :raises MessageError: the trees cannot be registered. The task must fail.
@@ -527,7 +518,7 @@ class RootEmitter:
 
 
 class TaskEmitter:
-    """The emitter of a task. It connects to the ackers when it creates the first message.
+    """The emitter of a task. It connects to the ackers when the first message is created.
 
     :param origin: the attempt.
     :param task: the try of the task.
@@ -555,7 +546,7 @@ class TaskEmitter:
 
     @property
     def trees(self) -> int:
-        """Return the number of message trees that the task has begun."""
+        """Return the number of message trees that the task has started."""
         return 0 if self._roots is None else self._roots.count
 
     def emit(self, count: int, *, tracked: bool) -> list[str]:
@@ -564,7 +555,8 @@ class TaskEmitter:
         :param count: the number of messages.
         :param tracked: whether the commit waits for the messages.
         :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
-        :raises MessageError: the ackers refuse the messages, and would refuse them in a retry. The run needs a replay.
+        :raises MessageError: the ackers refuse the messages permanently, so a retry does not help. The run needs a
+            replay.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         if not tracked or self._ackers == 0:
@@ -586,7 +578,7 @@ class TaskEmitter:
         return self._roots.emit(count)
 
     def close(self) -> None:
-        """Close the connection to the ackers."""
+        """Close the connection to the store of the ackers."""
         self._connected.close()
 
     def _untracked(self, problem: str, remedy: str) -> TransactionDefinitionError:

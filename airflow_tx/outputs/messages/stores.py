@@ -57,11 +57,11 @@ from airflow_tx.provider_info import OPTIONS
 class AckerStore(Protocol):
     """A store of the ackers of open transactions. Each method raises `AckersUnavailable` if the store does not answer.
 
-    If the store does not answer, it may still have executed the call. You can repeat each call with the same arguments.
+    The call may still have been executed. Every call can be repeated with the same arguments.
     """
 
     def open(self, origin: Origin, birth: str, ackers: int) -> None:
-        """Create the ackers of an attempt. Delete the ackers of older attempts of its transaction.
+        """Create the ackers of an attempt, and delete the ackers of older attempts.
 
         :param origin: the attempt.
         :param birth: the birth of the transaction.
@@ -83,41 +83,41 @@ class AckerStore(Protocol):
 
         :raises StaleMessage: a newer attempt is open.
         :raises UnknownMessage: the transaction is not open.
-        :raises AckersBehind: the store of the ackers has lost an earlier portion.
+        :raises AckersBehind: the ackers' store has lost an earlier portion.
         """
 
     def fail(self, origin: Origin, reason: str) -> None:
-        """Note that a message has failed. The store keeps only the first reason.
+        """Record that a message has failed. The store keeps only the first reason.
 
         :raises StaleMessage: a newer attempt is open.
         :raises UnknownMessage: the transaction is not open.
         """
 
     def report(self, origin: Origin) -> TreeReport:
-        """Return the status of the trees of an attempt.
+        """Return the status of an attempt's trees.
 
         :raises StaleMessage: a newer attempt is open.
         :raises UnknownMessage: the transaction is not open.
         """
 
     def forget(self, origin: Origin) -> None:
-        """Delete the ackers of a final transaction and of all earlier transactions, in every attempt."""
+        """Delete the ackers of a final transaction and of all earlier transactions, for every attempt."""
 
     def close(self) -> None:
-        """Close the connection, if this object has opened it."""
+        """Close the connection, if this object opened it."""
 
 
 def not_open(origin: Origin) -> str:
-    """Return the problem of a transaction that is not open in the ackers, as text."""
+    """Explain, as text, why a transaction is not open in the ackers."""
     return f"transaction {origin.txid} is not open: it has ended, or the store of the ackers was emptied"
 
 
 # --- znodes -------------------------------------------------------------------------------------------------------
-# Each acker is one znode, in ZooKeeper or in memory. A versioned write replaces it.
+# Each acker is one znode, in ZooKeeper or in memory, which a versioned write replaces.
 
 
 _PASSES = 1000
-"""Maximum number of tries of a write. A try fails only if another worker has written in between."""
+"""The maximum number of tries of a write. A try fails only if another worker has changed the znode at the same time."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class OpenAttempt:
     """The newest attempt of a transaction.
 
     :param attempt: the number of the attempt.
-    :param birth: the birth of the transaction. A ledger that was reset allocates the same txids again.
+    :param birth: the birth of the transaction. A ledger that was reset assigns the same txids again.
     :param ackers: the number of ackers.
-    :param failed: the reason why a message of the attempt was failed, or None if no message was failed.
+    :param failed: the reason why a message of the attempt failed, or None if no message failed.
     """
 
     attempt: int
@@ -144,7 +144,7 @@ class ZnodeAckers:
 
     :param store: the store of the znodes.
     :param root: the root of the ledgers.
-    :param where: the name of the store in errors.
+    :param where: the name of the store in error messages.
     :param close: a function that closes the connection, or None if the caller closes it.
     """
 
@@ -241,9 +241,9 @@ class ZnodeAckers:
         )
 
     def _sent(self, held: Sequence[Requirement], writes: Sequence[Write]) -> bool:
-        """Return whether the write was applied. Return False if this is unknown.
+        """Return whether the write was applied.
 
-        Then the step is repeated and reads the result.
+        If unknown, return False: the step is repeated, and reads the result.
         """
         try:
             self._store.multi(held, writes)
@@ -320,7 +320,7 @@ class ZnodeAckers:
 
 
 # --- redis --------------------------------------------------------------------------------------------------------
-# Each acker is one hash in Redis. Only a script changes it. `_TAKE` is `Acker.take` of `tree.py` in
+# Each acker is one Redis hash, which only a script changes. `_TAKE` is `Acker.take` of `tree.py` in
 # Lua.
 
 
@@ -338,9 +338,9 @@ redis.call('SADD', KEYS[3], ARGV[4])
 return 0
 """
 
-# KEYS: the transaction, the acker. ARGV: attempt, stream, number, emitter, number of acked messages, then root, XOR and
-# count of each tree.
-# Numbers in Lua have 53 bits, so the XOR is computed in two halves.
+# KEYS: the transaction, the acker. ARGV: attempt, stream, number, emitter, number of acked
+# messages, then root, XOR and count of each tree. Lua numbers have 53 bits, so the XOR is computed
+# in two halves.
 _TAKE = """
 local newest = redis.call('HGET', KEYS[1], 'attempt')
 if not newest then return {'ended'} end
@@ -405,13 +405,13 @@ redis.call('SREM', KEYS[3], ARGV[1])
 
 
 class RedisAckers:
-    """An `AckerStore` on a Redis server. The keys of a topology are in one slot of a cluster.
+    """An `AckerStore` on a Redis server. In a cluster, all keys of a topology are in one slot.
 
     If a server without persistence loses data, the ackers detect the loss. The transaction is not committed, and needs
     a replay.
 
     :param parameters: the arguments of `redis.Redis`.
-    :param where: the name of the server in errors, without a password.
+    :param where: the server name in error messages, without a password.
     :param prefix: the prefix of all keys.
     """
 
@@ -477,7 +477,7 @@ class RedisAckers:
         self._client.close()
 
     def _keys(self, origin: Origin) -> list[str]:
-        """Return the key of the transaction, and the prefix of the keys of its ackers."""
+        """Return the key of the transaction, and the key prefix of its ackers."""
         tag = self._txids(origin)
         return [f"{tag}:{origin.txid}", f"{tag}:{origin.txid}:"]
 
@@ -532,7 +532,7 @@ def _acker(pairs: list[bytes]) -> Acker:
 
 
 # --- location -----------------------------------------------------------------------------------------------------
-# The location of ackers is an Airflow connection, or a URL for a worker without Airflow.
+# Ackers are located by an Airflow connection, or by a URL for a worker without Airflow.
 
 
 DEFAULT_ROOT: str = OPTIONS["root"]["default"]
@@ -543,7 +543,7 @@ _OPTION = "acker_store"
 def ackers_of(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
     """Connect to the ackers of a transaction, until the `with` block ends.
 
-    :param conn_id: the id of an Airflow connection, or None if the ackers are beside the ledger.
+    :param conn_id: the id of an Airflow connection, or None if the ackers are next to the ledger.
     :param ledger: the store of the ledger.
     :param root: the root of the ledgers.
     :raises ConfigError, AckersUnavailable: see `open_ackers`.
@@ -563,7 +563,7 @@ _shared: dict[tuple[int, str, str], AckerStore] = {}
 
 @contextmanager
 def shared_ackers(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
-    """Connect as `ackers_of`, and keep the connection until it fails. A triggerer queries the ackers every second."""
+    """Connect like `ackers_of`, and keep the connection until it fails. A triggerer queries the ackers every second."""
     if conn_id is None:
         yield ZnodeAckers(ledger, root)
         return
@@ -578,7 +578,7 @@ def shared_ackers(conn_id: str | None, ledger: Store, root: str) -> Iterator[Ack
 
 
 def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
-    """Connect to the ackers. Call `close` of the store when you no longer need it.
+    """Connect to the ackers. Call the store's `close` when you no longer need it.
 
     :param where: redis://user:password@host:port/db, zookeeper://host:port,host:port/root, or the id of an Airflow
         connection of type redis or zookeeper.
@@ -639,14 +639,14 @@ def _of_zookeeper_connection(conn_id: str, root: str) -> ZnodeAckers:
 
 
 # --- load ---------------------------------------------------------------------------------------------------------
-# The load of a topology's ackers is read at intervals, for the metrics and the Transactions page.
+# The load of a topology's ackers is read at intervals for the metrics and the Transactions page.
 
 
 @dataclass(frozen=True)
 class AckerLoad:
-    """The load of the ackers of all open transactions.
+    """The load of the ackers across all open transactions.
 
-    :param trees: the number of message trees that are not complete.
+    :param trees: the number of incomplete message trees.
     :param acks_a_second: the number of acked messages per second since the last reading, or None for the first reading.
         A message in several trees counts once in each tree.
     """
@@ -656,7 +656,7 @@ class AckerLoad:
 
 
 class AckerWatch(Inquiry[AckerLoad]):
-    """Reads the load of the ackers of one topology at intervals."""
+    """Reads the load of one topology's ackers at intervals."""
 
     def __init__(self, topology: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(f"ackers of {topology}", clock=clock)
@@ -670,7 +670,7 @@ class AckerWatch(Inquiry[AckerLoad]):
         opened: Mapping[int, TransactionRecord],
         incarnation: str,
     ) -> None:
-        """Read the load of the ackers in a thread. Do nothing while an earlier thread still waits for an answer.
+        """Read the load of the ackers in a thread, unless an earlier thread is still waiting for a response.
 
         :param connect: a function that connects to the ackers for a `with` block.
         :param opened: the open transactions, by txid.
@@ -686,7 +686,7 @@ class AckerWatch(Inquiry[AckerLoad]):
     def look(
         self, store: AckerStore, opened: Mapping[int, TransactionRecord], incarnation: str
     ) -> AckerLoad:
-        """Return the load of the transactions that still wait for messages.
+        """Return the load of the transactions that are still waiting for messages.
 
         :raises AckersUnavailable: the store of the ackers does not answer.
         """
@@ -696,7 +696,7 @@ class AckerWatch(Inquiry[AckerLoad]):
             if record.phase is not Phase.PROCESSING:
                 continue
             origin = Origin(self._topology, txid, record.attempt, incarnation)
-            with suppress(StaleMessage, UnknownMessage):  # the attempt has just begun or ended
+            with suppress(StaleMessage, UnknownMessage):  # the attempt has just started or ended
                 report = store.report(origin)
                 trees += sum(report.open.values())
                 acked[origin] = report.acked

@@ -1,6 +1,6 @@
 """The data of an acker: one XOR for each tree, for trees of any size. Source: Storm's acker.
 
-This module does no I/O. A store keeps an `Acker` as text, or applies the same changes in a script of the server.
+This module does no I/O. A store keeps an `Acker` as text, or applies the same changes in a server-side script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_tx.ledger import (
 )
 
 # --- reference ----------------------------------------------------------------------------------------------------
-# A reference is a short text that identifies a message: its attempt, its trees and its id.
+# A reference is a short text that identifies a message by its attempt, its trees and its id.
 
 
 _SCHEME = "tx1"
@@ -36,7 +36,8 @@ class Origin(NamedTuple):
     :param topology: the topology.
     :param txid: the transaction.
     :param attempt: the attempt.
-    :param incarnation: the incarnation of the topology. Several ledgers may keep their ackers in the same store.
+    :param incarnation: the incarnation of the topology. It distinguishes ledgers that keep their ackers in the same
+        store.
     """
 
     topology: str
@@ -46,12 +47,12 @@ class Origin(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the name of the topology in a store of ackers and in references. It is unique among all ledgers."""
+        """Return the name of the topology in acker stores and references, which is unique among all ledgers."""
         return encode_name(self.topology) + (f"@{self.incarnation}" if self.incarnation else "")
 
     @property
     def words(self) -> dict[str, Any]:
-        """Return the fields of errors about messages."""
+        """Return the fields that identify the attempt in errors about messages."""
         return {"topology": self.topology, "txid": self.txid, "attempt": self.attempt}
 
     def __str__(self) -> str:
@@ -156,10 +157,7 @@ def message_id(text: str) -> int:
 
 
 def new_id() -> int:
-    """Return 64 random bits, but never 0.
-
-    They are from the operating system, since a fork would copy Python's generator.
-    """
+    """Return 64 random bits, never 0, from the operating system, since a fork would copy Python's generator."""
     return int.from_bytes(os.urandom(8), "big") or 1
 
 
@@ -167,12 +165,12 @@ def new_id() -> int:
 
 
 Changes = Mapping[int, tuple[int, int]]
-"""The change of each tree, by root: the XOR of the emitted and acked ids, and how many more were emitted than acked."""
+"""The change of each tree, by root: the XOR of the emitted and acked ids, and the number of emitted minus acked ids."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One tree of messages that is not complete.
+    """An incomplete tree of messages.
 
     :param value: the ack val, which is the XOR of all emitted and acked ids.
     :param count: the number of emitted minus acked messages.
@@ -185,7 +183,7 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Return whether every message is acked.
+        """Return whether every message is acked. The count matters too: the XOR hides an id that was acked three times.
 
         The count is also compared, since the XOR hides an id that was acked three times.
         """
@@ -193,15 +191,15 @@ class Tree:
 
     @property
     def acked_twice(self) -> bool:
-        """Return whether a message was acked more than once. Then the tree can never be complete."""
+        """Return whether a message was acked more than once, in which case the tree can never be complete."""
         return self.value == 0 and self.count != 0
 
 
 @dataclass(frozen=True)
 class Portion:
-    """Changes that a stream sends to one acker. The acker applies them completely and only once.
+    """The changes that a stream sends to one acker, which applies all of them, exactly once.
 
-    :param stream: the random name of the stream. A stream goes from one worker to one acker.
+    :param stream: the random name of the stream, which connects one worker with one acker.
     :param number: the number of the portion in the stream, from 1. The acker applies each number once, in order.
     :param changes: the changes of trees.
     :param emitter: the task that registers the roots of `changes`, or "" if they are already registered.
@@ -219,7 +217,7 @@ class Portion:
 class Acker:
     """The trees of one attempt that belong to this acker. A tree belongs to the acker with number `root id mod n`.
 
-    :param trees: the trees that are not complete, by root.
+    :param trees: the incomplete trees, by root.
     :param numbers: the number of the last applied portion, by stream.
     :param emitters: the task that has registered roots, and the number of its roots, by stream.
     :param acked: the number of acked messages.
@@ -231,10 +229,10 @@ class Acker:
     acked: int = 0
 
     def take(self, origin: Origin, portion: Portion) -> tuple[Acker, list[int]]:
-        """Return the acker after a portion.
+        """Apply a portion, and return the new acker.
 
-        :return: the acker after the portion, and the roots that are unknown or whose tree is already complete. If the
-            portion was applied before, the acker is unchanged.
+        :return: the new acker, and the roots that are unknown or whose tree is already complete. A portion that was
+            applied before does not change the acker.
         :raises AckersBehind: the previous portion is missing.
         """
         last = self.numbers.get(portion.stream, 0)
@@ -306,12 +304,12 @@ def check_number(origin: Origin, portion: Portion, last: int) -> None:
 
 @dataclass(frozen=True)
 class TreeReport:
-    """The status of the trees of an attempt.
+    """The status of an attempt's trees.
 
     :param emitted: the number of registered roots, by try of a task.
-    :param open: the number of trees that are not complete, by task.
+    :param open: the number of incomplete trees, by task.
     :param twice: the number of trees that can never be complete, since a message was acked more than once, by task.
-    :param failed: the reason why a message has failed, or None if no message has failed.
+    :param failed: the reason why a message failed, or None if no message failed.
     :param acked: the number of acked messages. A message in several trees counts once in each tree.
     """
 
@@ -342,7 +340,7 @@ class TreeReport:
 
 
 def emitter_text(task: TaskTry) -> str:
-    """Return the text by which an acker identifies the try of a task."""
+    """Return the text that identifies the try of a task in an acker."""
     return f"{ack_name(task.task_id, task.map_index)} {task.task_try}"
 
 

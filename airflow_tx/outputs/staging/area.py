@@ -7,9 +7,9 @@
 Each folder has a single writer, so no file is ever overwritten. A driver that outlives its task writes into a folder
 that no task reads.
 
-Each commit deletes the output of earlier transactions. The output of a transaction stays while its run is live,
-since a task outside the block may read it. Other installations may stage in the same place, with the same names of
-connections and topologies. Only their incarnations differ, so a topology deletes only in the folder of its incarnation.
+Each commit deletes the output of earlier transactions. The output of a transaction stays while its run is live, since a
+task outside the block may read it. Other installations may use the same place, with the same names of connections and
+topologies. Only their incarnations differ, so a topology deletes data only in the folder of its incarnation.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ JOURNAL = "@journal"
 """The folder of the journal of a topology. No topology can have this name."""
 KEPT = "@kept"
 TAKEN = "@taken"
-"""The folder of messages that a source has taken out of a queue. No topology can have this name."""
+"""The folder of messages that a source has taken from a queue. No topology can have this name."""
 PROBE = "@probe"
 
 
 def quoted(part: str) -> str:
-    """Quote a text as one part of a path. The result has no separator, and is never `.` or `..`."""
+    """Quote a text as one part of a path, without separators, and never as `.` or `..`."""
     text = quote(part, safe="")
     return text if text.strip(".") else text.replace(".", "%2E")
 
@@ -96,7 +96,7 @@ class StagingArea:
 
     :param root_uri: a path, or a URI of a store that every worker and every Spark driver reaches.
     :param ledger: a short name of the ledger. It is the first part of every path. None if `root_uri` already contains
-        the name, such as the `root` of another area.
+        this name, such as the `root` of another area.
     """
 
     def __init__(self, root_uri: str, ledger: str | None = None) -> None:
@@ -114,7 +114,7 @@ class StagingArea:
 
     @classmethod
     def of_ledger(cls, conn_id: str, root: str) -> StagingArea:
-        """Open the area in `[tx] staging` for the ledger at a path in a ZooKeeper connection."""
+        """Open the area in `[tx] staging` for the ledger at this path in a ZooKeeper connection."""
         home = os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow")
         ledger = hashlib.sha256(f"{conn_id}\n{root.rstrip('/')}".encode()).hexdigest()[:12]
         return cls(Settings.load().staging or os.path.join(home, "tx_staging"), ledger)
@@ -124,7 +124,7 @@ class StagingArea:
         return self.files.root
 
     def of_topology(self, incarnation: str) -> StagingArea:
-        """Open the part of the area that belongs to one topology.
+        """Open the staging area of one topology.
 
         :param incarnation: the incarnation in the topology record.
         """
@@ -132,16 +132,16 @@ class StagingArea:
 
     @property
     def kept(self) -> StagingArea:
-        """Return the area for output that tasks read after the commit. A topology cannot have the name of this area."""
+        """Return the area for output that tasks read after the commit. No topology can have the name of this area."""
         return StagingArea(f"{self.root}/{KEPT}")
 
     def __repr__(self) -> str:
         return f"StagingArea({self.root!r})"
 
     def check(self) -> None:
-        """Raise a ConfigError if the root is not writable. This check runs before a transaction depends on the root."""
+        """Raise a ConfigError if the root is not writable, before a transaction depends on it."""
         with self._usable():
-            self.files.write(PROBE, b"")  # A topology cannot have this name.
+            self.files.write(PROBE, b"")  # No topology can have this name.
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -158,7 +158,7 @@ class StagingArea:
             raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
-        """Return the folder of one try. The folder is not created."""
+        """Return the folder of one try, without creating it."""
         of_task = f"{quoted(task.task_id)}@{task.map_index}"
         name = (
             f"{quoted(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{quoted(task.task_try)}"
@@ -171,9 +171,9 @@ class StagingArea:
         before: int = sys.maxsize,
         is_read: Callable[[int], bool] = lambda txid: False,
     ) -> list[int]:
-        """Remove the output of earlier transactions, in all attempts, if no task reads it any longer.
+        """Remove the output of earlier transactions, for all attempts, once no task reads it.
 
-        Call this method at every commit. The next call removes output that a task still reads, or a driver writes late.
+        Call this method at every commit. A later call removes output that is still read, or that a driver writes late.
 
         :param before: remove output of transactions before this txid.
         :param is_read: a function that returns whether a task may still read the output of a transaction.
@@ -190,9 +190,9 @@ class StagingArea:
         return read
 
     def adopt_taken(self, made_anew: str, incarnation: str) -> None:
-        """Give the rebuilt ledger the messages that runs took out of queues while the ledger was lost.
+        """Give the rebuilt ledger the messages that runs took from queues while the ledger was lost.
 
-        The broker no longer has them. The source recognizes the ids of messages, so you can repeat the call.
+        The broker no longer has them. The source recognizes the ids of messages, so the call can be repeated.
 
         :param made_anew: the incarnation of the ledger that `begin` has created in place of the lost ledger.
         :param incarnation: the incarnation of the lost ledger.
@@ -205,7 +205,7 @@ class StagingArea:
                 for folder in ("ids", "messages")
                 for at in self.files.list(f"{own}/{folder}")
             ]
-            # The next transaction reads the folders whose number is at least this one.
+            # Folders with this number or a higher one are still read by the next transaction.
             place = f"{own}/messages/{max(numbers, default=0)}"
             for number in self.files.list(f"{theirs}/{queue}/messages"):
                 folder = f"{theirs}/{queue}/messages/{number}"
@@ -213,7 +213,7 @@ class StagingArea:
                     self.files.copy(f"{folder}/{name}", f"{place}/{int(number):020}-{name}")
 
     def forget(self, incarnation: str) -> None:
-        """Remove all data of a deleted topology: staged and kept output, journal, and messages taken out of queues.
+        """Remove all data of a deleted topology: staged and kept output, journal, and messages taken from queues.
 
         :raises StagingNotRemoved: the folder still has files.
         """
@@ -250,7 +250,7 @@ def dir_of(area: StagingArea, descriptor: Descriptor) -> TryDir:
 
 
 # --- output -------------------------------------------------------------------------------------------------------
-# The output of a task consists of files. References to the files are in XComs and in the ledger.
+# The output of a task consists of files, which references in XComs and in the ledger name.
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class OutputRef:
     """A reference to one output of one try, stored as plain JSON in XComs and in the ledger.
 
     :param path: the folder of the output, relative to the root of the staging area.
-    :param digest: the digest of the names, sizes and row counts of the files. It identifies one write, not the content.
+    :param digest: the digest of the files' names, sizes and row counts. It identifies one write, not the content.
     :param row_digest: the digest of the rows, as `RowsDigest.text`, or "" if the rows were not hashed.
     :param reliable: whether a reader must read each row once.
     """
@@ -285,7 +285,7 @@ class OutputRef:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OutputRef:
-        """Create a reference from the result of `to_json`. Raise StagingError if the value is not a reference."""
+        """Create a reference from the result of `to_json`. Raise StagingError for any other value."""
         try:
             return cls(**value)
         except TypeError:
@@ -304,14 +304,14 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class RowsInTable:
-    """Rows that a task has written to the folder of a table. The commit of the transaction adds them to the table.
+    """Rows that a task has written to a table's folder. The commit of the transaction adds them to the table.
 
     :param uri: the URI of the table.
     :param folder: the folder of the files, relative to the table.
     :param rows: the number of rows.
     :param row_digest: the digest of the rows, as `RowsDigest.text`.
     :param partition: the partition columns, as fields of Spark's schema.
-    :param listed: whether the output has files that list the files with these rows.
+    :param listed: whether the output lists the files with these rows.
     """
 
     uri: str
@@ -334,8 +334,8 @@ class Output:
     :param row_digest: see `OutputRef`.
     :param reliable: see `OutputRef`.
     :param content: the rows of a small output as the text of `rows_as_json`, or "" if the rows are only in files.
-    :param appended: the rows that are in the folder of a table, or None. If it is set, the files of the output only
-        list the files of the table.
+    :param appended: the rows that are in a table's folder, or None. If set, the output's own files only list the files
+        of the table.
     """
 
     files: tuple[StagedFile, ...]
@@ -367,7 +367,7 @@ def refuse(
 ) -> StagingError:
     """Return the error that names an output, its task and its transaction.
 
-    :param rows: the problem of the rows, or None if the rows have no problem.
+    :param rows: what is wrong with the rows, or None if they are correct.
     """
     if rows is not None and rows.passes:
         given = f"The origin of the rows of output {output!r} of task {where.task}"
@@ -379,8 +379,8 @@ def refuse(
 
 
 def check_name(where: TryDir, name: str) -> str:
-    """Return the folder of the output `name`. Raise StagingError if an output cannot have this name."""
-    # Spark and pyarrow ignore names that begin with _ or . and Airflow itself writes the XCom `return_value`.
+    """Return the folder of the output `name`. Raise StagingError for a forbidden name."""
+    # Spark and pyarrow ignore names that start with _ or . and Airflow uses `return_value`.
     if not name or name[0] in "_." or name == "return_value":
         remedy = "Use a name that begins with a letter. Airflow reserves `return_value`."
         raise refuse(where, name, "this name is not allowed", remedy)
@@ -415,17 +415,17 @@ def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
 
 
 # --- small rows ---------------------------------------------------------------------------------------------------
-# The rows of a small output are also stored as JSON. Then a reader does not need pyarrow.
+# The rows of a small output are also stored as JSON, so that a reader does not need pyarrow.
 
 
 SMALL_ROWS = 100
 SMALL_SIZE = 8_192
-"""Maximum number of characters of a small output as JSON."""
+"""The maximum size of a small output, in characters of JSON."""
 _FROM_JSON: Mapping[str, Callable[[str], Any]] = {"date": date.fromisoformat, "decimal": Decimal}
 
 
 def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
-    """Return the rows as JSON. Return "" if there are many, or if JSON cannot express a type or its metadata."""
+    """Return the rows as JSON, or "" if there are too many, or if JSON cannot express a type or its metadata."""
     kinds: dict[str, str] = {}
     for batch in batches:
         for column in batch.schema:
@@ -481,7 +481,7 @@ def _kind(of: pa.DataType) -> str | None:
 
 
 def read_schema(opened: BinaryIO) -> pa.Schema:
-    """Read the schema of a file. It has the types that `batches_in` returns."""
+    """Read the schema of a file, with the types that `batches_in` returns."""
     return _schema(_open(opened))
 
 
@@ -499,14 +499,14 @@ def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterat
 
 
 def batches_by_group(file: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Read a `ParquetFile` one row group at a time, since Arrow keeps the data that it reads ahead until the end."""
+    """Read a `ParquetFile` one row group at a time, since Arrow holds all data that it reads ahead until the end."""
     names = None if columns is None else list(columns)
     for number in range(file.num_row_groups):
         yield from file.iter_batches(row_groups=[number], columns=names)
 
 
 def _open(opened: BinaryIO) -> Any:
-    # By default, Arrow reads INT96 as nanoseconds. Their range ends in the year 2262.
+    # By default, Arrow reads INT96 as nanoseconds, which ends in 2262.
     return pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
 
 
@@ -526,7 +526,7 @@ def _with_moments(fields: Iterable[pa.Field], physical: Iterator[str]) -> list[p
 
 
 def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
-    """Replace INT96 times in a type by UTC timestamps. `physical` has the leaf columns in the order of the file."""
+    """Replace INT96 times in a type with UTC timestamps. `physical` has the leaf columns in file order."""
     types = pa.types
     if types.is_struct(kind):
         fields = map(kind.field, range(kind.num_fields))
@@ -546,20 +546,20 @@ def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
 # --- manifest -----------------------------------------------------------------------------------------------------
 # The output of one try consists of named folders of Parquet files. A manifest makes the output visible.
 #
-# The manifest is written last and atomically, so the output of a killed try has no manifest, and is refused. A reader
-# compares the reference to an output, which is in an XCom and in the ledger, with the manifest.
+# The manifest is written last, and atomically, so the output of a killed try has none and is
+# refused. A reader compares it with the reference in an XCom and in the ledger.
 
 
 Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
 WRITTEN_AT_ONCE = 65_536
-"""The number of rows in one row group, except the last."""
+"""The number of rows in each row group except the last."""
 _ONE_TYPE = "Change the rows: each column needs a text as its name and values of one type."
 
 
 def scan_output(where: TryDir, name: str) -> Output:
-    """Return the descriptions of the Parquet files in an output's folder. Only the footers of the files are read."""
+    """Return the descriptions of the Parquet files in an output's folder, from their footers only."""
     folder = check_name(where, name)
     files = []
     columns = []
@@ -574,7 +574,7 @@ def scan_output(where: TryDir, name: str) -> Output:
 
 
 def with_content(where: TryDir, name: str, output: Output) -> Output:
-    """Return an output whose rows are also in its field `content`, if the output is small.
+    """Return the output, with its rows also in the field `content` if it is small.
 
     :raises RowsDiffer: the rows in the files differ from the emitted rows.
     """
@@ -638,7 +638,7 @@ def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def write_digested(where: TryDir, name: str, rows: Any) -> Output:
-    """Write an output of a Python task with the digest of its rows, by which readers check that they read all rows.
+    """Write an output of a Python task with the digest of its rows, which lets readers check that they read all rows.
 
     :raises StagingError: see `write_rows`.
     """
@@ -658,10 +658,10 @@ def write_manifest(
     """Make the outputs of a try visible. This is the last write of a task.
 
     :param consumed_rows: the number of rows that the task has read from the batch, or None if it is unknown.
-    :param read: the readings of the batch and of outputs.
+    :param read: what the task has read of the batch and of outputs.
     :param code: the digest of the code that wrote the output, or "" if it is unknown.
     :param trees: the number of messages that the task has emitted.
-    :param unproven: the reasons why the rows that were read are not proven.
+    :param unproven: the reasons why it is not proven that all rows were read.
     :return: references to the outputs, by name.
     """
     document = {
@@ -697,7 +697,7 @@ class Manifest:
 def read_manifest(where: TryDir, output: str = "*") -> Manifest:
     """Read the manifest of a try.
 
-    :param output: the name of the output in errors.
+    :param output: the name of the output in error messages.
     :raises StagingError: the manifest is missing or damaged, or belongs to another try.
     """
     name = where.child(MANIFEST)
@@ -752,7 +752,7 @@ def open_output(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> tuple[TryDir, Output]:
-    """Compare a reference with the manifest and the files. Rows are not read.
+    """Compare a reference with the manifest and the files, without reading rows.
 
     :param columns: the columns that the reader needs.
     :param attempt: the attempt that the reader works for.
@@ -782,7 +782,7 @@ def open_output(
 
 
 def check_readable(where: TryDir, name: str, output: Output) -> None:
-    """Refuse to read an output whose rows are in the folder of a table. Its own files only list the files of the table.
+    """Refuse to read an output whose rows are in a table's folder. The output itself only lists those files.
 
     :raises StagingError: the rows are in a table.
     """
@@ -802,7 +802,7 @@ def read_batches(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Check an output with `open_output`. Read its rows as pyarrow record batches.
+    """Check an output with `open_output`, and read its rows as pyarrow record batches.
 
     :raises RowsDiffer: after the last batch, if the rows differ from the emitted rows.
     """
@@ -817,7 +817,7 @@ def read_output(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Check an output with `open_output`. Read its rows as dicts."""
+    """Check an output with `open_output`, and read its rows as dicts."""
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
     if output.content:
         return rows_from_json(output.content, columns)
@@ -832,7 +832,7 @@ def _name_of(ref: Ref) -> str:
 def batches_of(
     where: TryDir, name: str, output: Output, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of an output that `open_output` has checked.
+    """Read the rows of an output that `open_output` has already checked.
 
     :raises RowsDiffer: after the last batch, if the rows differ from the emitted rows.
     """
@@ -848,7 +848,7 @@ def batches_of(
 
 
 def check_emitted(where: TryDir, name: str, found: RowsDigest, emitted: RowsDigest) -> None:
-    """Compare the rows that were read from an output with the rows that the task has emitted.
+    """Compare the rows that were read from an output with the rows that the task emitted.
 
     :raises RowsDiffer: the rows differ.
     """

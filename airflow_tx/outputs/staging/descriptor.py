@@ -1,4 +1,4 @@
-"""The description of a batch for an application outside of Airflow. It is stored as a JSON file of any size."""
+"""The description of a batch for an application outside Airflow, stored as a JSON file of any size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Input:
 
     :param files: the Parquet files, with URIs for Spark's readers.
     :param columns: the names of the columns.
-    :param outputs: the names of the outputs, by task, or () for new values.
+    :param outputs: the names of the outputs, by task, or () if the input is new values.
     :param rows: the number of rows.
     """
 
@@ -60,7 +60,7 @@ class Ackers:
 
 @dataclass(frozen=True)
 class AppendTo:
-    """The table to which an output of an application is appended. It contains no secrets.
+    """The table that an application's output is appended to, without secrets.
 
     :param uri: the URI of the table.
     :param partition_by: the columns that the table is partitioned by.
@@ -77,7 +77,7 @@ class AppendTo:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """All data that an application needs to process one batch.
+    """All data that an application needs to process a batch.
 
     :param topology: the topology.
     :param attempt: the attempt.
@@ -87,7 +87,7 @@ class Descriptor:
     :param root: root of the staging area of the topology.
     :param inputs: outputs of earlier tasks, by name.
     :param ackers: the ackers, or None if the transaction has no messages.
-    :param appended: the tables to which outputs are appended, by output name.
+    :param appended: the tables that outputs are appended to, by output name.
     :param incarnation: the incarnation of the topology.
     :param keeps_rejected: whether the commit stores the rows that the application rejects.
     """

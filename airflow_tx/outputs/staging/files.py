@@ -1,6 +1,6 @@
-"""Operations on files of a disk or an object storage. Staging and sources of files use them.
+"""File operations on disks and object storage, for staging and for file sources.
 
-Local paths need only the standard library. fsspec handles any other URI. Airflow's ObjectStoragePath resolves a
+Local paths need only the standard library, and fsspec handles any other URI. Airflow's ObjectStoragePath resolves a
 connection in the URI (``s3://conn@bucket/...``). Without Airflow, such as in a Spark driver, the connection is dropped,
 and the driver uses the credentials of its environment.
 """
@@ -36,7 +36,7 @@ class Listed:
     """An entry of a folder.
 
     :param is_folder: whether the entry is a folder.
-    :param info: for a file of an object storage, the facts in its listing. It is None for a file on a disk.
+    :param info: the facts in an object storage listing, or None for a file on disk.
     :param is_link: whether the entry is a symbolic link.
     """
 
@@ -55,7 +55,7 @@ def spark_uri(uri: str) -> str:
 
 
 def literal(uri: str) -> str:
-    """Quote the wildcards in a file name, so that Spark reads exactly this file."""
+    """Escape the wildcards in a file name, so that Spark reads exactly this file."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", uri)
 
 
@@ -100,11 +100,11 @@ class Files(ABC):
         self.root = root
 
     def uri(self, name: str) -> str:
-        """Return the path or the URI of a file. Another process can open it."""
+        """Return the path or the URI of a file, under which another process can open it."""
         return f"{self.root}/{name}" if name else self.root
 
     def spark_uri(self, name: str) -> str:
-        """Return the URI of a file with the scheme that Spark uses."""
+        """Return the URI of a file with the scheme that Spark expects."""
         return spark_uri(self.uri(name))
 
     def write(self, name: str, content: bytes) -> None:
@@ -117,7 +117,7 @@ class Files(ABC):
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Sink]:
-        """Open a file of any size for writing in a `with` block. It becomes visible if the block ends without an error.
+        """Open a file of any size for writing. It becomes visible if the `with` block ends without an error.
 
         :raises StagingUnavailable: see `write`.
         """
@@ -127,8 +127,8 @@ class Files(ABC):
         try:
             yield Sink(out, partial(self._made, name))
         except BaseException as error:
-            # When a file is closed, its buffer is written. On a full disk, this raises a second
-            # error, which has no remedy.
+            # Closing a file writes its buffer. On a full disk, this raises a second error, which
+            # has no remedy.
             with suppress(OSError):
                 put.__exit__(type(error), error, error.__traceback__)
             raise
@@ -136,7 +136,7 @@ class Files(ABC):
             put.close()
 
     def copy(self, source: str, name: str) -> None:
-        """Copy a file that never changes. If possible, the store copies it, and this process does not read its content.
+        """Copy a file that never changes. If possible, the store copies it on its own side.
 
         :raises StagingUnavailable: the file cannot be copied.
         """
@@ -178,10 +178,7 @@ class Files(ABC):
 
     @abstractmethod
     def _opened(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """Open a file for writing. The file becomes visible at the end of the `with` block.
-
-        Raise OSError if it cannot be opened.
-        """
+        """Open a file that becomes visible at the end of the `with` block. Raise OSError if it cannot be opened."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
@@ -198,21 +195,21 @@ class Files(ABC):
     def size(self, name: str, listed: Listed | None = None) -> int:
         """Return the size of a file in bytes.
 
-        :param listed: the entry of the file from `entries`, or None to query the storage.
+        :param listed: the entry of the file from `entries`, or None to ask the storage.
         """
         info = listed.info if listed else None
         return int((info or self.info(name))["size"])
 
     @abstractmethod
     def entries(self, name: str) -> dict[str, Listed]:
-        """Return the current entries of a folder, by name. A folder that does not exist has no entries.
+        """Return the current entries of a folder, by name. A missing folder has no entries.
 
         :raises OSError: the folder cannot be listed.
         """
 
     @abstractmethod
     def info(self, name: str) -> Mapping[str, Any]:
-        """Return the current size of a file, and other facts that the storage has about it."""
+        """Return the current size of a file, and everything else that the storage records about it."""
 
     @abstractmethod
     def is_folder(self, name: str) -> bool:
@@ -223,11 +220,11 @@ class Files(ABC):
 
     @abstractmethod
     def remove_tree(self, name: str) -> None:
-        """Remove a folder with all its files. It is not an error if a file does not exist."""
+        """Remove a folder with all its files. Missing files are not an error."""
 
 
 class LocalFiles(Files):
-    """A folder of this machine, or a mounted file system."""
+    """A folder on this machine, or a mounted file system."""
 
     def _path(self, name: str) -> Path:
         return Path(self.root, name)
@@ -252,7 +249,7 @@ class LocalFiles(Files):
 
     @contextmanager
     def _put(self, name: str) -> Iterator[Path]:
-        """Return the path of a draft for a file. At the end of the `with` block, the draft is renamed to the file."""
+        """Yield the path of a draft, which is renamed to the file at the end of the `with` block."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -279,7 +276,7 @@ class LocalFiles(Files):
             if not name or (isinstance(error, FileNotFoundError) and self._path(name).is_symlink()):
                 raise
             return {}
-        # A broken link is also an entry. A reader of the file gets the error.
+        # A broken link is also an entry, and its reader gets the error.
         return {
             name: Listed(is_dir, is_link=is_link)
             for name, is_dir, is_file, is_link in entries
@@ -288,7 +285,8 @@ class LocalFiles(Files):
 
     def info(self, name: str) -> Mapping[str, Any]:
         status = self._path(name).stat()
-        # A copy may keep the modification time of its original. No user can set the change time of the inode.
+        # A copy may keep the original's modification time, but no user can set the inode's change
+        # time.
         return {
             "size": status.st_size,
             "modified": status.st_mtime_ns,
@@ -309,8 +307,7 @@ class RemoteFiles(Files):
     """An object storage, or any other file system that fsspec supports.
 
     :param root: the URI of the root.
-    :param path: the root as Airflow's ObjectStoragePath. If it is None and the root names a connection, the path is
-        created.
+    :param path: the root as Airflow's ObjectStoragePath. If it is None and the root names a connection, it is created.
     """
 
     def __init__(self, root: str, path: ObjectStoragePath | None = None) -> None:
@@ -337,8 +334,8 @@ class RemoteFiles(Files):
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        # Write a local file first. After an error, a client closes its remote file, and would store
-        # an incomplete file.
+        # Write a local file first. A client closes its remote file after an error, which would
+        # store an incomplete file.
         with NamedTemporaryFile() as out:
             yield cast("BinaryIO", out)
             out.flush()
@@ -364,10 +361,7 @@ class RemoteFiles(Files):
         return {each: listing for each, listing in listed.items() if each}
 
     def tree(self) -> dict[str, dict[str, Listed]]:
-        """Return the entries of all folders below a path, by name.
-
-        In a store without folders, one request lists 1,000 objects.
-        """
+        """Return the entries of all folders below a path, by name. Object storage lists 1,000 objects per request."""
         tree: dict[str, dict[str, Listed]] = {}
         for info in self._ask(self._fresh().find, "", detail=True).values():
             folder, _, last = self._below("", info).rpartition("/")
@@ -382,14 +376,11 @@ class RemoteFiles(Files):
         return cast("Mapping[str, Any]", self._ask(self._fresh().info, name))
 
     def listed(self, name: str) -> Mapping[str, Any]:
-        """Return the facts of a file from the last listing.
-
-        If the client no longer has them, read them from the store.
-        """
+        """Return the file facts from the last listing, or read them from the store if the client has dropped them."""
         return cast("Mapping[str, Any]", self._ask(self._fs.info, name))
 
     def modified(self, name: str) -> datetime:
-        """Return when a file was last modified, according to the facts of the file."""
+        """Return when a file was last modified, according to its listing."""
         return cast("datetime", self._ask(self._fs.modified, name))
 
     def is_folder(self, name: str) -> bool:
@@ -404,7 +395,7 @@ class RemoteFiles(Files):
             return call(self._path(name), *arguments, **options)
 
     def _fresh(self) -> Any:
-        """Return the client without its cache of listings, since other processes also write and remove files."""
+        """Return the client without its listing cache, since other processes also write and remove files."""
         self._fs.invalidate_cache()
         return self._fs
 
@@ -413,7 +404,7 @@ class RemoteFiles(Files):
 
 
 def _listed(info: Mapping[str, Any]) -> Listed:
-    # Some tools mark an empty folder by an object whose name ends in "/".
+    # Some tools mark an empty folder with an object whose name ends in "/".
     is_folder = info["type"] == "directory" or str(info["name"]).endswith("/")
     return Listed(is_folder, None if is_folder else info)
 
@@ -434,7 +425,7 @@ def _filesystem(root: str) -> tuple[Any, str]:
 
 
 def open_files(root: str) -> Files:
-    """Open the files below a path, a ``file://`` URI, or the URI of an object storage."""
+    """Open the files below a path, a ``file://`` URI, or an object storage URI."""
     scheme, found, rest = root.partition("://")
     if not found:
         return LocalFiles(os.path.abspath(root))

@@ -1,4 +1,4 @@
-"""Hash the rows of Arrow batches like Spark's `xxhash64`. With these hashes, a reader of an output checks its rows.
+"""Hash the rows of Arrow batches like Spark's `xxhash64`. Readers use these hashes to check the rows of an output.
 
 The hash of a row is XXH64 over its columns, in the order of their names. The first seed is 42, and the hash of a column
 is the seed of the next column. A mark for the type precedes each value. A mark for the column replaces a null.
@@ -29,7 +29,7 @@ _P5 = 0x27D4EB2F165667C5
 _LOW = 0xFFFFFFFF
 _LONG_DIGITS = 18
 _DTYPES = {"int8": "i1", "int32": "i4", "int64": "i8", "float": "f4", "double": "f8"}
-"""The dtypes of numpy, by the names of Arrow types."""
+"""The numpy dtypes, by Arrow type name."""
 
 
 def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
@@ -53,7 +53,7 @@ def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
 
 
 def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Hashes:
-    """Hash the marks for the values and nulls of a column."""
+    """Hash the marks that precede a column's values and replace its nulls."""
     marked = seeds if value is None else _of_eight(seeds, np.uint64(_prepared(value)))
     if not column.null_count:
         return marked
@@ -64,7 +64,7 @@ def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Ha
 
 
 def _prepared(value: int) -> int:
-    """Compute the part of an 8-byte number's hash that does not depend on the seed."""
+    """Compute the part of an 8-byte number's hash that does not depend on the hash so far."""
     turned = value % 2**64 * _P2 % 2**64
     return (turned << 31 | turned >> 33) % 2**64 * _P1 % 2**64
 
@@ -125,9 +125,9 @@ def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
 
 
 def _numbers(column: pa.Array) -> Any:
-    """Return the memory of a column of numbers as an array. Its values at nulls are undefined.
+    """Return the memory of a numeric column as an array. Its values at nulls are undefined.
 
-    `to_numpy` and `fill_null` would load pandas, which takes a second of processor time.
+    `to_numpy` and `fill_null` would load pandas, which takes a second of CPU time.
     """
     dtype = _DTYPES[str(column.type)]
     if not len(column):
@@ -136,13 +136,13 @@ def _numbers(column: pa.Array) -> Any:
 
 
 def _bits(values: Any, kind: Any) -> Any:
-    # Negative zero equals zero. All NaN are equal.
+    # Negative zero equals zero, and all NaN values are equal.
     clean = np.where(np.isnan(values), np.array(np.nan, dtype=values.dtype), values + 0.0)
     return clean.astype(values.dtype).view(kind)
 
 
 def _unscaled(column: pa.Array) -> list[bytes | None]:
-    """Return the unscaled values of decimals in the byte form of Java's BigInteger."""
+    """Return the unscaled values of decimals as bytes, like Java's BigInteger."""
     data = column.buffers()[1]
     start = column.offset
     found: list[bytes | None] = []

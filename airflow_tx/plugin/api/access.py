@@ -1,6 +1,6 @@
 """Access control. Every route queries Airflow's auth manager.
 
-For an object that a user may not see, the answer is 404.
+The response for an object that a user may not see is 404.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ SEE_LOGS = Right("GET", DagAccessEntity.TASK_LOGS)
 SEE_AUDIT = Right("GET", DagAccessEntity.AUDIT_LOG)
 SEE_VERSIONS = Right("GET", DagAccessEntity.VERSION)
 PARTS = (SEE_TASKS, SEE_LOGS, SEE_XCOMS, SEE_AUDIT, SEE_VERSIONS)
-"""The rights that decide which parts of an answer about a topology the viewer sees."""
+"""The rights that decide which parts of a response about a topology the viewer sees."""
 Rights = frozenset[Right]
 _A = TypeVar("_A", bound="DataclassInstance")
 
 
 _ANYBODY = "anonymous"
-"""The user name that Airflow's auth managers return for every user if there is no login."""
+"""The user name that Airflow's auth managers return for every user when there is no login."""
 
 
 class Access:
     """The rights of one user.
 
     :param user: the user, as the auth manager returns it.
-    :param browser: the address and the name of the browser. Without a login, a browser counts as a user.
+    :param browser: the browser's address and name. Without a login, each browser counts as a user.
     """
 
     def __init__(self, user: BaseUser, browser: str = "") -> None:
@@ -97,12 +97,12 @@ class Access:
 
     @property
     def person(self) -> str:
-        """Return the identity of the user, which no other user has."""
+        """Return an identity that no other user has."""
         name = str(self.user.get_id())
         return f"{name} {self._browser}" if self.name.casefold() == _ANYBODY else name
 
     def readable(self, dag_ids: Iterable[str]) -> set[str]:
-        """Return the DAGs whose runs the user may read. Few requests are sent for any number of DAGs."""
+        """Return the DAGs whose runs the user may read. The number of requests is small for any number of DAGs."""
         wanted = sorted(set(dag_ids))
         self._know(wanted)
         new = [dag_id for dag_id in wanted if (_READ, dag_id) not in self._found]
@@ -134,9 +134,9 @@ class Access:
         return dag_id in self.having(right, [dag_id])
 
     def parts(self, dag_id: str) -> Rights:
-        """Return the parts of answers about a DAG that the user may read.
+        """Return the parts of responses about a DAG that the user may read.
 
-        One request is sent if the user may read all parts.
+        If these are all parts, one request is enough.
         """
         if not self.may_read(dag_id):
             return frozenset()
@@ -170,7 +170,7 @@ class Access:
         return seen
 
     def _ask(self, right: Right, dag_ids: Sequence[str]) -> None:
-        """Query whether the user has a right to these DAGs: first for all, then for groups, then for single DAGs."""
+        """Ask whether the user has a right to these DAGs: first for all of them, then by group, then one by one."""
         new = [dag_id for dag_id in dag_ids if (right, dag_id) not in self._found]
         for at_once in (len(new), _FEWER, 1):
             for some in _parts(new, at_once):
@@ -210,7 +210,7 @@ AccessDep = Annotated[Access, Depends(access_of)]
 
 
 class Visit:
-    """A request whose browser may disconnect before the answer. Thread-safe."""
+    """A request whose browser may disconnect before the response is sent. Thread-safe."""
 
     def __init__(self) -> None:
         self.name = uuid4().hex
@@ -223,10 +223,7 @@ class Visit:
         return self._has_left
 
     def on_leave(self, call: Callable[[], None]) -> None:
-        """Register a function that is called when the browser disconnects.
-
-        If it has disconnected, call the function now.
-        """
+        """Register a function to call when the browser disconnects. If it has already disconnected, call it now."""
         with self._lock:
             self._calls.append(call)
             has_left = self._has_left
@@ -234,7 +231,7 @@ class Visit:
             call()
 
     def leave(self) -> None:
-        """Note that the browser has disconnected, and call the registered functions."""
+        """Record that the browser has disconnected, and call the registered functions."""
         with self._lock:
             self._has_left = True
             calls = [*self._calls]
@@ -243,7 +240,7 @@ class Visit:
 
 
 async def visit_of(request: Request) -> AsyncIterator[Visit]:
-    """Wait for the disconnection of the browser, since the thread of the route cannot detect it."""
+    """Wait until the browser disconnects, which the thread of the route cannot detect."""
     visit = Visit()
 
     async def watch() -> None:
@@ -275,18 +272,18 @@ def plain_name(segment: str) -> str:
 
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 Name = Annotated[str, AfterValidator(plain_name)]
-"""A name that is a part of a URL."""
+"""A name that is part of a URL."""
 
 
 def _own_hosts(request: Request) -> set[str]:
-    """Return the hosts by which a browser may address this server. A proxy may have rewritten the header Host."""
+    """Return the hosts under which a browser may address this server. A proxy may have rewritten the Host header."""
     proxied = request.headers.get("x-forwarded-host", "").split(",")
     base = urlsplit(conf.get("api", "base_url", fallback="") or "").netloc
     return {request.headers.get("host", ""), base, *(each.strip() for each in proxied)} - {""}
 
 
 def check_same_origin(request: Request) -> None:
-    """Refuse a request that a page of another origin may have sent with the cookie of the user.
+    """Refuse a request that a page of another origin may have sent with the user's cookie.
 
     :raises HTTPException: 415 if the request is not JSON, and 403 if the Transactions page has not sent it.
     """
@@ -310,17 +307,14 @@ def check_same_origin(request: Request) -> None:
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
-# Some fields of an answer require a right. The type of such a field names the right, and the
-# serializer checks it.
+# Some response fields require a right, which the type of the field names and the serializer checks.
 
 
 @dataclass(frozen=True)
 class OnlyFor:
-    """Marks a field of an answer that requires a right.
+    """Marks a response field that requires a right. Without the right, its value is null or an empty list.
 
-    Without the right, the value of the field is null or an empty list.
-
-    Send an answer with such fields by `body` and `sent`. Otherwise the value is null for every viewer.
+    Send a response with such fields through `body` and `sent`. Otherwise, the value is null for every viewer.
     """
 
     right: Right
@@ -338,17 +332,17 @@ class OnlyFor:
 
 
 Who = Annotated[str | None, OnlyFor(SEE_AUDIT)]
-"""The person who did the action."""
+"""The user who did the action."""
 Why = Annotated[Words | None, OnlyFor(SEE_AUDIT)]
-"""The reason that the person gave."""
+"""The reason that the user gave."""
 
 
 def answer_of(kind: type[_A], facts: object, **spelled: Any) -> _A:
-    """Create an answer, or a part of an answer, from the attributes of an object that have the names of its fields.
+    """Create a response, or a part of it, from the attributes of an object with the same names.
 
-    :param kind: the dataclass of the answer.
+    :param kind: the dataclass of the response.
     :param facts: the object with the attributes, such as a `TransactionView` or a record.
-    :param spelled: values of the fields that differ from the attributes of the object.
+    :param spelled: the values of fields that differ from the object's attributes.
     """
     return kind(**columns(facts, kind.__dataclass_fields__, **spelled))
 
@@ -357,7 +351,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 def body(answer: Any, rights: Rights) -> bytes:
-    """Return an answer as JSON for the viewers who have these rights."""
+    """Return a response as JSON for the viewers who have these rights."""
     kind = type(answer)
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
@@ -368,19 +362,19 @@ def body(answer: Any, rights: Rights) -> bytes:
 
 
 def sent(body: bytes) -> Response:
-    """Send the body of an answer."""
+    """Send the body of a response."""
     return Response(body, media_type="application/json")
 
 
 # --- audit --------------------------------------------------------------------------------------------------------
-# Actions of people, in the form that the page shows.
+# User actions, in the form that the page shows.
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeedLine:
-    """An action of a person on a transaction or a ledger.
+    """A user action on a transaction or a ledger.
 
-    :param who: the person. Like `why`, it is null if the viewer may not read the audit log.
+    :param who: the user. Like `why`, it is null if the viewer may not read the audit log.
     """
 
     who: Who
@@ -390,7 +384,7 @@ class DeedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedLine(DeedLine):
-    """The decision of a person that an attempt reads the current rows of the source.
+    """A user's decision that an attempt reads the current rows of the source.
 
     :param attempt: the attempt that was replayed.
     """
@@ -400,7 +394,7 @@ class ChangedLine(DeedLine):
 
 @dataclass(frozen=True, kw_only=True)
 class LossLine(DeedLine):
-    """Rows that the source has lost, and whose loss a person has accepted."""
+    """Rows that the source has lost, with the loss accepted by a user."""
 
     partition: str | None
     description: Words
@@ -408,7 +402,7 @@ class LossLine(DeedLine):
 
 @dataclass(frozen=True, kw_only=True)
 class RepairLine(DeedLine):
-    """An action of a person on the ledger."""
+    """A user action on the ledger."""
 
     number: int
     what: str
@@ -416,10 +410,10 @@ class RepairLine(DeedLine):
 
 
 def deed_line(done: Person | None) -> DeedLine | None:
-    """Convert the record of an action to the form that the page reads. Return None if there is no record."""
+    """Convert the record of an action to the form that the page reads, or return None if there is no record."""
     return None if done is None else DeedLine(**vars(done))
 
 
 def repair_line(record: RepairRecord) -> RepairLine:
-    """Convert the record of a person's action on the ledger to the form that the page reads."""
+    """Convert the record of a user action on the ledger to the form that the page reads."""
     return answer_of(RepairLine, record, when=datetime.fromisoformat(record.when), done=record.told)

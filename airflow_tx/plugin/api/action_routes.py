@@ -51,10 +51,7 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, led
 log = logging.getLogger(__name__)
 
 MOST_TXIDS = 100
-"""Maximum number of transactions of one action, since each is read separately.
-
-The action `replay-failed` has no limit.
-"""
+"""The maximum number of transactions in one action, since each is read separately. `replay-failed` has no limit."""
 MOST_NAMES = 100
 
 
@@ -139,7 +136,7 @@ action_router = APIRouter(
 def preview_action(
     access: AccessDep, topology: Name, action: ActionName, body: PreviewBody
 ) -> PreviewAnswer:
-    """Describe the effects of an action without doing the action."""
+    """Describe the effects of an action without doing it."""
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
     what = f"a preview of {action.value}"
@@ -156,7 +153,7 @@ def execute_action(
 ) -> ActionAnswer:
     """Do an action that was previewed.
 
-    The answer is 409 if something has changed since the preview, or the action is refused.
+    Return 409 if something has changed since the preview, or the action is refused.
     """
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
@@ -185,7 +182,7 @@ def _executed_and_logged(
         _log("refused", request, snapshot, audit, [_nothing_done(error)])
         raise
     except (TxError, DBAPIError) as error:
-        # The process has not answered, but it may have done the action.
+        # The process has not responded, but it may have done the action.
         _log("failed", request, snapshot, audit, [_nothing_done(error)])
         raise
     _log("", request, snapshot, audit, done)
@@ -200,7 +197,7 @@ def _log(
     audit: Audit,
     done: Iterable[EffectLine],
 ) -> None:
-    """Write the result of an action to Airflow's audit log. Each run has its own entry."""
+    """Write the result of an action to Airflow's audit log, with one entry per run."""
     asked = {**request.to_json(), "why": audit.reason}
     entries = [(each.run_id, {**asked, "txid": each.txid, "outcome": each.what}) for each in done]
     event = f"tx {request.name.value} {outcome}".rstrip()
@@ -235,7 +232,7 @@ def _checked(access: Access, topology: str, action: ActionName) -> TopologySnaps
 
 @contextmanager
 def _while_there(access: Access, topology: str) -> Iterator[None]:
-    """Answer 404 for a topology that has just been deleted. `_checked` may still find it in the cache."""
+    """Respond with 404 for a topology that has just been deleted, and that `_checked` may still find in the cache."""
     try:
         yield
     except UnreadableRecord:

@@ -1,4 +1,4 @@
-"""Advice for a person: the steps of a remedy with their commands and buttons, the log to read, and the cause."""
+"""Advice for users: the steps of a remedy with their commands and buttons, the log to read, and the cause."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LogLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """The transaction that another transaction waits for, and its problem.
+    """The transaction that another transaction is waiting for, and its problem.
 
     :param txid: the transaction that must commit first.
     :param sentence: the problem of this transaction, in one sentence.
@@ -155,7 +155,7 @@ def transaction_advice(
 def said_advice(
     snapshot: TopologySnapshot, said: Remedy | None, access: Access, log: LogLink | None
 ) -> Advice:
-    """Return the advice for a run without a transaction. The page shows the error beside the advice.
+    """Return the advice for a run without a transaction. The page shows the error next to the advice.
 
     :param said: the remedy of the last error of the run's task `begin`.
     :param log: the log of `begin`.
@@ -166,7 +166,7 @@ def said_advice(
 
 
 def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
-    """Describe the transaction that a run or a transaction waits for. Return None if it is no longer open."""
+    """Describe the transaction that a run or a transaction is waiting for, or return None if it is no longer open."""
     if snapshot.view is None or txid not in snapshot.open_by_txid:
         return None
     alone = replace(snapshot.view, name=snapshot.name, transactions=(snapshot.open_by_txid[txid],))
@@ -211,7 +211,7 @@ def task_page(dag_id: str, run_id: str, task_id: str) -> str:
 
 
 def _first(snapshot: TopologySnapshot) -> TransactionView | None:
-    """Return the transaction that blocks or fails the topology and needs a person. Return None if there is none."""
+    """Return the transaction that blocks or fails the topology and needs a user, or None if there is none."""
     health = snapshot.health
     if health.code not in (HealthCode.BLOCKED, HealthCode.FAILED) or health.txid is None:
         return None
@@ -236,10 +236,7 @@ def _in_trouble(view: TransactionView) -> bool:
 
 
 def _remedy_behind(snapshot: TopologySnapshot, view: TransactionView) -> Remedy | None:
-    """Return the remedy of a transaction.
-
-    If it has a command of the first open transaction's remedy, return how to continue.
-    """
+    """Return the remedy of a transaction, or how to continue if it shares a command with the first open transaction."""
     remedy = transaction_remedy(snapshot.paths.topology, view)
     first = snapshot.opened[0] if snapshot.opened else view
     shared = set() if first.document.remedy is None else set(first.document.remedy.commands)
@@ -296,9 +293,9 @@ _BETWEEN = " ,.;:()"
 
 
 def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
-    """Split a remedy into steps. A step is a command with the words before it.
+    """Split a remedy into steps. Each step is a command with the words before it.
 
-    The words after the last command are a step.
+    Words after the last command are a step of their own.
     """
     steps: list[tuple[str, Command | None]] = []
     words = ""
@@ -314,16 +311,16 @@ def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
 
 _ACTIONS = {each.value: each for each in ActionName}
 _OF_PERSON = "STATE"
-"""The placeholder for the name of a state in a repair. The repair has no button, unless a state has this name."""
+"""The placeholder for a state's name in a repair. The repair has no button unless a state has this name."""
 _WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "accept-check"})
 
 
 _OPTIONS = frozenset(("--withdraw", "--failed", "--changed-rows", "--state", "--restate", "--why"))
-"""The options of commands that a button supports. A command with another option has no button."""
+"""The command options that a button supports. A command with any other option has no button."""
 
 
 def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
-    """Return the action that does the same as a command. Return None if the page has no button for it.
+    """Return the action that is equivalent to a command, or None if the page has no button for it.
 
     :param states: names of the states of the topology.
     """
@@ -361,5 +358,5 @@ def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
 
 
 def reason(view: TransactionView) -> str | None:
-    """Return the error of a transaction. Return None if there is no error, or if `waiting_for` already quotes it."""
+    """Return the error of a transaction, or None if there is none or `waiting_for` already quotes it."""
     return None if view.cause == view.quoted else view.cause

@@ -56,7 +56,7 @@ class TaskBar:
 
 
 def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
-    """Return whether each of these DAGs is paused. DAGs that Airflow does not have are omitted."""
+    """Return whether each of these DAGs is paused. DAGs that are not in Airflow are omitted."""
     with create_session() as session:
         rows = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(
@@ -145,7 +145,7 @@ def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str
 # --- backfills ---------------------------------------------------------------------------------------------------
 
 MOST_FAILED = 100
-"""Maximum number of failed runs of a backfill that an answer names."""
+"""The maximum number of failed backfill runs in a response."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ class Backfill:
 
     :param first: the first date of the backfill, or None if its runs have no dates.
     :param last: the last date of the backfill, or None if its runs have no dates.
-    :param who: the person who created the backfill, or None if Airflow does not know the person.
+    :param who: the user who created the backfill, or None if Airflow does not know.
     :param since: when the backfill was created.
     :param states: the number of runs, by state.
     :param failed: failed runs of the backfill, at most `MOST_FAILED`.
-    :param is_airflow_own: whether it is a backfill of Airflow. Otherwise `airflow tx backfill` created the runs.
+    :param is_airflow_own: whether it is an Airflow backfill. Otherwise, `airflow tx backfill` created the runs.
     """
 
     first: datetime | None
@@ -210,10 +210,7 @@ def _airflow_backfills(session: Session, dag_id: str, since: datetime) -> Iterat
 
 
 def _tx_backfills(session: Session, dag_id: str, since: datetime) -> Iterator[Backfill]:
-    """Return the runs of `airflow tx backfill`, grouped by their creator.
-
-    They do not belong to a backfill of Airflow.
-    """
+    """Return the runs of `airflow tx backfill`, grouped by creator. They belong to no Airflow backfill."""
     own = and_(
         DagRun.dag_id == dag_id,
         DagRun.run_type == DagRunType.BACKFILL_JOB,
@@ -274,27 +271,27 @@ def run_ends_at(
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------
-# A job is a restatement or a backfill of many transactions that a person requested at one time. The
+# A job is a restatement or a backfill of many transactions that a user requested at one time. The
 # ledger has no record of a job. It records who requested each restatement, and Airflow lists the
 # runs of a backfill.
 
 
 SHOWN_FOR = timedelta(days=1)
-"""How long the page shows a job after the end of the job."""
+"""How long the page shows a job after it has ended."""
 ONE_JOB = timedelta(hours=1)
-"""The longest time between two requests of the same job. The requests have the same person and the same reason."""
+"""The longest time between two requests of the same job, which have the same user and the same reason."""
 MOST_FINALS = 1000
-"""Maximum number of final transactions that are searched for jobs. The newest ones are searched."""
+"""The maximum number of final transactions that are searched for jobs, newest first."""
 MOST_JOBS = 5
-"""Maximum number of jobs that the page shows."""
+"""The maximum number of jobs that the page shows."""
 MOST_NAMED = 100
-"""Maximum number of transactions that a job names. An action accepts the same number."""
+"""The maximum number of transactions that a job lists. An action accepts the same number."""
 
 
 class JobKind(str, Enum):
-    """The kind of a job.
+    """The kind of a job. `backfill` is an Airflow backfill.
 
-    `backfill` is a backfill of Airflow. `tx-backfill` is `airflow tx backfill`, which creates its runs one by one.
+    `tx-backfill` is `airflow tx backfill`, which creates its runs one by one.
     """
 
     RESTATEMENT = "restatement"
@@ -318,8 +315,8 @@ class JobLine:
 
     :param first: the first date of a backfill.
     :param last: the last date of a backfill.
-    :param who: the person who requested the job, or null if unknown or if the viewer may not read the audit log.
-    :param since: when the person requested the job.
+    :param who: the user who requested the job, or null if unknown or if the viewer may not read the audit log.
+    :param since: when the user requested the job.
     :param why: the reason. It is "" if no reason was required, and null if the viewer may not read the audit log.
     :param total: the number of transactions. For `tx-backfill`, the number of runs created so far.
     :param done: the number of committed transactions.
@@ -351,7 +348,7 @@ class JobLine:
 class Jobs:
     """The jobs of a topology that are under way or ended in the last day. The newest job is first.
 
-    :param dated: whether the transactions have data intervals, so that a person can restate days.
+    :param dated: whether the transactions have data intervals, so that a user can restate days.
     """
 
     jobs: list[JobLine]
@@ -360,7 +357,7 @@ class Jobs:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A restatement that a person has requested.
+    """A restatement that a user has requested.
 
     :param of: the transaction to restate.
     :param txid: the transaction that restates it, or None if no run has begun it.
@@ -395,7 +392,7 @@ def _restatements(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine
     if snapshot.store is None or snapshot.view is None:
         return
     if not ReadOnlyLedger(snapshot.store, snapshot.paths).was_restated():
-        return  # No person has requested a restatement.
+        return  # No user has requested a restatement.
     for wanted in _by_person(_all_wanted(snapshot)):
         # If a restatement was skipped and requested again, the newest request counts.
         pieces = list({each.of: each for each in wanted}.values())
@@ -428,7 +425,7 @@ def _restatement(first: _Wanted, pieces: Sequence[_Wanted]) -> JobLine:
 
 
 def _all_wanted(snapshot: TopologySnapshot) -> Iterator[_Wanted]:
-    """Return the requested restatements in the order of their txids. Requests that no run has begun are last."""
+    """Return the requested restatements in the order of their txids. Requests that no run has started on come last."""
     assert snapshot.view is not None
     finals = (snapshot.final_view(txid) for txid in snapshot.final[-MOST_FINALS:])
     for view in (*finals, *snapshot.opened):
@@ -456,7 +453,7 @@ def _status_of_wish(
 ) -> _Status:
     """Return the status of a request that no run has begun.
 
-    :param when: when the person made the request.
+    :param when: when the user made the request.
     :param state: the state of the run, which has already committed the transaction.
     :param ended: when the run ended last.
     """
@@ -467,7 +464,7 @@ def _status_of_wish(
 
 
 def _by_person(wanted: Iterable[_Wanted]) -> list[list[_Wanted]]:
-    """Group the requests of a person that have the same reason and are close in time. Return the groups in order."""
+    """Group a user's requests that have the same reason and are close in time. Return the groups in order."""
     found: dict[tuple[str, str], list[list[_Wanted]]] = {}
     for each in sorted(wanted, key=attrgetter("when")):
         jobs = found.setdefault((each.who, each.why), [])

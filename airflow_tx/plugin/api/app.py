@@ -26,7 +26,7 @@ from airflow_tx.plugin.api.redaction import redacted
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway
 
 # --- bundle -------------------------------------------------------------------------------------------------------
-# The page's JavaScript bundle is a single file. A browser caches it until its digest changes.
+# The page's JavaScript bundle is a single file, which a browser caches until its digest changes.
 
 
 BUNDLE = Path(__file__).resolve().parents[1] / "board" / "main.umd.cjs"
@@ -37,7 +37,7 @@ bundle_router = APIRouter(prefix="/board")
 
 @cache
 def bundle_digest() -> str:
-    """Return a digest of the bundle, which is a part of its URL. Return "" if there is no bundle."""
+    """Return a digest of the bundle, which is part of its URL, or "" if there is no bundle."""
     return hashlib.sha256(BUNDLE.read_bytes()).hexdigest()[:16] if BUNDLE.is_file() else ""
 
 
@@ -60,18 +60,18 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/tx"
 MOST_BODY = 65_536
-"""Maximum number of bytes of a request's body. The longest valid action is shorter."""
+"""The maximum size of a request body, in bytes. The longest valid action is shorter."""
 MOST_ERRORS = 10
-"""Maximum number of errors in a request that an answer names."""
+"""The maximum number of request errors that a response lists."""
 _NOSNIFF = {"X-Content-Type-Options": "nosniff"}
-"""The value of the header `X-Content-Type-Options`.
+"""The value of `X-Content-Type-Options`.
 
-An answer may quote text of users and tasks, so no browser may interpret it as HTML.
+Responses may quote text of users and tasks, which browsers must not interpret as HTML.
 """
 
 
 class NoSniff:
-    """Adds the header `X-Content-Type-Options` to every answer, including errors."""
+    """Adds the header `X-Content-Type-Options` to every response, including errors."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -86,10 +86,7 @@ class NoSniff:
 
 
 class BoundedBody:
-    """Refuses a request with a long body before the whole body is read.
-
-    Parsing a long body would block this process.
-    """
+    """Refuses a request with a long body before the whole body is read, since parsing it would block this process."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -111,7 +108,7 @@ class BoundedBody:
 
 
 def make_app() -> FastAPI:
-    """Create the application without FastAPI's documentation pages, since these pages require no login."""
+    """Create the application without FastAPI's documentation pages, which require no login."""
     app = FastAPI(
         title="Transactions",
         description="The API of the Transactions page: it shows the transactions of topologies and acts on them.",
@@ -138,25 +135,25 @@ def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
 
 
 def _unreadable(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the error, without the value of the unreadable record."""
+    """Respond with the error, without the value of the unreadable record."""
     assert isinstance(error, UnreadableRecord)
     return _problem(503)(request, UnreadableRecord(path=error.path, reason=error.reason))
 
 
 def _busy(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the number of seconds after which the page sends the request again."""
+    """Respond with the number of seconds after which the page repeats the request."""
     headers = {"Retry-After": str(AGAIN_AFTER)}
     return JSONResponse({"detail": redacted(str(error))}, status_code=429, headers=headers)
 
 
 def _away(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the error, without its host names."""
+    """Respond with the error, without its host names."""
     log.warning("%s", error)
     return JSONResponse({"detail": str(LedgerAway(reason=SILENT))}, status_code=503)
 
 
 def _database_away(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the error, without its SQL statement."""
+    """Respond with the error, without its SQL statement."""
     assert isinstance(error, DBAPIError)
     log.warning("%s %s: %s", request.method, request.url.path, error.orig)
     detail = f"Airflow's database cannot be used now: {error.orig}. Repeat the request once the database answers."
@@ -164,10 +161,7 @@ def _database_away(request: Request, error: Exception) -> JSONResponse:
 
 
 def _malformed(request: Request, error: Exception) -> JSONResponse:
-    """Describe the errors of a request without a quotation.
-
-    The request may contain characters that JSON cannot contain.
-    """
+    """Describe the errors of a request without quoting it, since it may contain characters that JSON does not allow."""
     assert isinstance(error, RequestValidationError)
     found = [
         {"loc": _known_place(each), "msg": each["msg"], "type": each["type"]}
@@ -177,7 +171,7 @@ def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 
 def _known_place(error: Mapping[str, Any]) -> list[str | int]:
-    """Return the place of an error in the request.
+    """Return where in the request an error is.
 
     Omit a key that the API does not know, since it is text of the request.
     """
@@ -187,7 +181,7 @@ def _known_place(error: Mapping[str, Any]) -> list[str | int]:
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
-    # Starlette sends this answer without calling the middlewares.
+    # Starlette sends this response without calling the middleware.
     return JSONResponse(
         {"detail": "The server could not answer this request; see the log of the api-server."},
         status_code=500,

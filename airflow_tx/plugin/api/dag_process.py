@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 IDLE = 300.0
 """Seconds without a request after which the process ends."""
 ANSWERED_WITHIN = 60.0
-"""Seconds to wait for the answer to a request that changes nothing."""
+"""The seconds to wait for the response to a request that changes nothing."""
 COMMAND = (sys.executable, "-m", "airflow_tx.operations.actions.dag_server")
 
 
@@ -83,24 +83,24 @@ def dag_environment(environ: Mapping[str, str], own: Iterable[str]) -> dict[str,
 
 
 class RefusedThere(Refused):
-    """A refusal. Its text is from the process that ran the code of the DAG file."""
+    """A refusal, with the text from the process that ran the DAG file's code."""
 
     template = "{text}"
 
 
 class FailedThere(TxError):
-    """The code of a DAG file failed, so that the request has no answer."""
+    """The code of a DAG file failed, so the request has no response."""
 
     template = "{text}"
 
 
 class NotAnsweredThere(FailedThere):
-    """The process that runs the code of DAG files hung or ended, so that the request has no answer."""
+    """The process that runs the code of DAG files hung or ended, so the request has no response."""
 
 
 @dataclass(frozen=True)
 class _Left:
-    """A DAG file that hangs. No process reads it for a while.
+    """A DAG file that hangs, and is temporarily not read.
 
     :param path: the path of the file, or None if it is unknown.
     :param changed: the modification time of the file, in nanoseconds.
@@ -128,7 +128,7 @@ _ENDED = {"failed": "The process that reads DAG files has ended. Repeat the requ
 
 
 class DagProcess:
-    """Starts the process at the first request, and ends the process after a time without requests.
+    """Starts the process at the first request, and ends it after a time without requests.
 
     :param command: the command line of the process.
     :param idle: seconds without a request after which the process ends.
@@ -153,18 +153,18 @@ class DagProcess:
         self._asked_at = 0.0
 
     def ask(self, question: dict[str, Any], *, seconds: float = ANSWERED_WITHIN) -> Any:
-        """Send a request to the process, and wait for the answer. `Questions` limits the number of waiting people.
+        """Send a request to the process, and wait for the response. `Questions` limits the number of waiting users.
 
         :param question: the request, as JSON.
-        :param seconds: the longest time to wait for the answer, in seconds.
+        :param seconds: the longest time to wait for the response, in seconds.
         :raises RefusedThere: the process refuses the request.
         :raises FailedThere: the code of the DAG file failed.
-        :raises NotAnsweredThere: the process has ended, or has not answered in time. The next request starts a new
+        :raises NotAnsweredThere: the process has ended, or has not responded in time. The next request starts a new
             process.
         """
         until = time.monotonic() + seconds
         found = self._answer(question, seconds, until)
-        while "slow" in found:  # The process has not begun to answer, since another DAG file hangs.
+        while "slow" in found:  # not started, since another DAG file hangs
             found = self._answer(question, seconds, until)
         if found is _ENDED:
             raise NotAnsweredThere(text=found["failed"])
@@ -207,16 +207,16 @@ class DagProcess:
                 _told(process, {"end_search": name})
 
     def _asked(self) -> set[subprocess.Popen[str]]:
-        """Return the processes that have a request to answer."""
+        """Return the processes that are working on a request."""
         return {process for process, _ in list(self._waiting.values())}
 
     def _left_alone(self) -> dict[str, str]:
-        """Return the DAGs whose files are not read for a while, each with the error."""
+        """Return the DAGs whose files are temporarily not read, each with the error."""
         self._left = {dag_id: each for dag_id, each in self._left.items() if not each.is_due()}
         return {dag_id: each.text for dag_id, each in self._left.items()}
 
     def _leave(self, process: subprocess.Popen[str], file: Mapping[str, Any]) -> None:
-        """Note that a DAG file hangs in a process, and send later requests to another process."""
+        """Record that a DAG file hangs in a process, and send later requests to another process."""
         with self._lock:
             until = time.monotonic() + file["again"]
             self._left[file["dag_id"]] = _Left(file["path"], file["changed"], file["text"], until)
@@ -229,13 +229,16 @@ class DagProcess:
             self._end()
 
     def _retire(self, process: subprocess.Popen[str]) -> None:
-        """Send later requests to a new process, since this process may hang forever."""
+        """Send later requests to a new process, because this one may hang forever."""
         with self._lock:
             if self._process is process:
                 self._process = None
 
     def _end_if_retired(self, process: subprocess.Popen[str]) -> None:
-        """End a process that receives no more requests. Requests that wait for its answer are finished first."""
+        """End a process that receives no more requests.
+
+        Requests that are waiting for its response are finished first.
+        """
         with self._lock:
             is_retired = self._process is not process
             is_asked = process in self._asked()
@@ -275,7 +278,7 @@ class DagProcess:
                 continue
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
-        # Stop sending requests to the process before it ends, since it would not answer them.
+        # Stop sending requests to the process before it ends, since they would get no response.
         self._retire(process)
         for asked, waiting in list(self._waiting.values()):
             if asked is process and not waiting.done():
@@ -284,7 +287,7 @@ class DagProcess:
     def _noted(self, process: subprocess.Popen[str], told: Mapping[str, Any]) -> bool:
         """Handle a message of the process about a DAG file that hangs or was read.
 
-        :return: whether it was such a message. Any other message answers a request.
+        :return: whether it was such a message. Any other message is the response to a request.
         """
         if "hangs" in told:
             self._leave(process, told["hangs"])
@@ -319,7 +322,7 @@ def _told(process: subprocess.Popen[str], message: dict[str, Any]) -> bool:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End a process, and all processes that the code of DAG files has started in it."""
+    """End a process, and all processes that DAG file code has started in it."""
     if process.poll() is None:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -335,8 +338,7 @@ def dag_process() -> DagProcess:
 
 
 # --- lag board ----------------------------------------------------------------------------------------------------
-# The lag of each source. A thread requests the lags in the background, so that no viewer waits for
-# an answer.
+# The lag of each source. A background thread requests the lags, so that no viewer has to wait.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +359,7 @@ class LagLine:
     """The lag of a topology: the data in its source that no transaction has taken.
 
     :param value: the lag, or null if it is unknown for the reason in `why`.
-    :param at: when the source answered.
+    :param at: when the source responded.
     :param why: the reason why the lag is unknown.
     """
 
@@ -371,10 +373,10 @@ class LagLine:
 class AckersLine:
     """The load of the ackers of a topology whose tasks emit messages.
 
-    :param trees: the number of message trees that are not complete.
+    :param trees: the number of incomplete message trees.
     :param acks_a_second: the number of acked messages per second since the previous request, or null after the first
         request.
-    :param at: when the ackers answered.
+    :param at: when the ackers responded.
     """
 
     trees: int
@@ -383,7 +385,7 @@ class AckersLine:
 
 
 EVERY = 15.0
-"""Seconds between two requests for the lag of a source."""
+"""The seconds between two requests for a source's lag."""
 _MOST_SEEN = 240
 _Key = tuple[str, str, str]
 
@@ -397,7 +399,7 @@ class LagPoint:
 
 
 class LagBoard:
-    """The last answers about the sources of all topologies."""
+    """The last responses about the sources of all topologies."""
 
     def __init__(self, process: DagProcess | None = None) -> None:
         self._process = process or dag_process()
@@ -425,7 +427,7 @@ class LagBoard:
     def seen(self, snapshot: TopologySnapshot) -> Sequence[LagPoint]:
         """Return the lags that this api-server has received, the oldest first.
 
-        It requests lags only while a person views them.
+        It requests them only while a user views them.
         """
         return tuple(self._seen.get(_key(snapshot), ()))
 
@@ -445,7 +447,7 @@ class LagBoard:
         )
 
     def ask_for(self, snapshots: Sequence[TopologySnapshot]) -> None:
-        """Request the lags of these topologies in the background, if their last answer is too old."""
+        """Request the lags of these topologies in the background, if the last responses are too old."""
         now = time.monotonic()
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
@@ -481,7 +483,7 @@ class LagBoard:
 
 
 def _key(snapshot: TopologySnapshot) -> _Key:
-    """Return the key of a lag. It differs by DAG and incarnation, since each may have another source."""
+    """Return the cache key of a lag. It depends on DAG and incarnation, since each may have another source."""
     return snapshot.name, snapshot.record.dag_id, snapshot.record.incarnation
 
 

@@ -1,4 +1,4 @@
-"""Figures of one topology over time: throughput, durations, sizes and failures, as far as its ledger has them."""
+"""Figures of one topology over time: throughput, durations, sizes and failures, as far as the ledger has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_tx.transaction import AlarmLimits
 
 MOST_POINTS = 40
 MOST_COUNTED = 1000
-"""Maximum number of transactions that one answer counts. The newest ones are counted."""
+"""The maximum number of transactions that one response counts. The newest ones are counted."""
 DEFAULT_SPAN = timedelta(hours=1)
 WIDEST_SPAN = timedelta(days=3653)
 LEAST_SPAN = timedelta(seconds=10)
@@ -32,7 +32,7 @@ _STEPS = tuple(
         *(each * 24 * _HOUR for each in (1, 2, 7, 14, 28, 56, 112, 224)),
     )
 )
-"""The lengths that a period can have.
+"""The allowed lengths of a period.
 
 A period from 12:04 to 12:06 is easier to read than one from 12:03:27 to 12:04:57.
 """
@@ -50,11 +50,11 @@ class Spread:
 class FigurePoint:
     """The figures of one period.
 
-    :param start: the begin of the period.
+    :param start: the start of the period.
     :param transactions: the number of committed transactions.
     :param rows: the number of their rows, or null if it is unknown. Rows of restatements were counted before, so they
         are omitted.
-    :param processing: seconds from the begin of the last attempt until all tasks had acked.
+    :param processing: seconds from the start of the last attempt until all tasks had acked.
     :param commit: seconds from the grant to the end of the transaction.
     :param size: the number of rows in a batch.
     :param age: the longest time that a transaction was open, in seconds. It is null if no transaction was open.
@@ -113,7 +113,7 @@ class Figures:
 class FigureSpan:
     """A span of time, divided into periods.
 
-    :param since: the begin of the first period.
+    :param since: the start of the first period.
     :param until: the end of the last period.
     :param step: the length of a period.
     """
@@ -132,13 +132,13 @@ class FigureSpan:
 
     @classmethod
     def between(cls, start: datetime, end: datetime) -> FigureSpan:
-        """Divide the time between two moments into periods. Their length and their begins are round times."""
+        """Divide the time between two moments into periods with a round length and round start times."""
         step = round_step(end - start, MOST_POINTS, _STEPS)
         return cls(start - (start - _EARLIEST) % step, end, step)
 
     @property
     def starts(self) -> list[datetime]:
-        """Return the begin of each period."""
+        """Return the start of each period."""
         count = ceil((self.until - self.since) / self.step)
         return [self.since + index * self.step for index in range(count)]
 
@@ -246,7 +246,7 @@ def figures(
 
 
 def _known_since(snapshot: TopologySnapshot, span: FigureSpan) -> datetime | None:
-    """Return the begin of the history. Return None if the history covers the whole span."""
+    """Return the start of the history, or None if the history covers the whole span."""
     # A history whose first transaction is txid 1 is complete.
     if not snapshot.final or snapshot.final[0] == 1:
         return None
@@ -263,7 +263,7 @@ def _final(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterator[Transac
 
 
 def _later(snapshot: TopologySnapshot, end: int) -> Iterator[TransactionView]:
-    """Yield the transactions that ended after the span, then the open ones, each in the order of their begins."""
+    """Yield the transactions that ended after the start of the span, then the open ones, ordered by start."""
     yield from _final(snapshot, snapshot.final[end:])
     yield from (each for each in snapshot.opened if begun_at(each) is not None)
 
@@ -274,12 +274,12 @@ def _ended(each: TransactionView) -> datetime:
 
 
 def _begun(each: TransactionView) -> datetime:
-    # Of some skipped transactions, the ledger has only the end.
+    # For some skipped transactions, the ledger only has the end.
     return begun_at(each) or _ended(each)
 
 
 def _note_open(each: TransactionView, span: FigureSpan, periods: Sequence[_Period]) -> None:
-    """Note in each period for how long a transaction had been open at the end of the period, or at its own end."""
+    """Record in each period how long a transaction had been open at the end of the period, or at its own end."""
     begun = _begun(each)
     end = min(each.ended or span.until, span.until)
     for index in range(span.index(begun), span.index(end) + 1):
@@ -294,7 +294,7 @@ def _rows(view: TransactionView) -> int | None:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Return the median and the 95th percentile of the values. Return None if there are no values."""
+    """Return the median and the 95th percentile of the values, or None if there are no values."""
     ordered = sorted(each for each in values if each is not None)
     if not ordered:
         return None

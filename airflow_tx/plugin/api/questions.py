@@ -1,4 +1,4 @@
-"""Limit the number of slow requests that run at the same time: for each person, for each topology, and in total."""
+"""Limit the number of slow requests that run at the same time: per user, per topology, and in total."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ MOST_AT_ONCE = 6
 The process can answer more, such as requests for lags.
 """
 MOST_OF_TOPOLOGY = 2
-"""Maximum number of such requests about one topology. If its source hangs, other topologies are still answered."""
+"""The maximum number of such requests about one topology. If its source hangs, other topologies still respond."""
 MOST_OF_PERSON = 3
-"""Maximum number of requests of one person that wait for the code of DAG files.
-
-The same number may wait for a ledger.
-"""
+"""The maximum number of one user's requests that wait for DAG file code. The same number may wait for a ledger."""
 AGAIN_AFTER = 5
-"""Seconds after which the page sends a refused request again."""
+"""The seconds after which the page repeats a refused request."""
 
 
 class Busy(TxError):
@@ -40,12 +37,12 @@ class Busy(TxError):
 
 @dataclass(frozen=True, eq=False)
 class PersonalQuestion:
-    """A slow request of a person.
+    """A slow request from a user.
 
     :param what: a description of the request, such as `a search`.
     :param topology: the name of the topology.
     :param dag_id: the DAG of the topology.
-    :param person: the person who has sent the request.
+    :param person: the user who has sent the request.
     :param since: when the request was sent.
     :param needs_dag: whether the code of the DAG file answers. Otherwise the ledger answers.
     """
@@ -108,7 +105,7 @@ class Questions:
                 self._asked.remove(question)
 
     def _in_the_way(self, question: PersonalQuestion) -> tuple[str, Sequence[PersonalQuestion]]:
-        """Return the begin of the refusal, and the running requests that cause it.
+        """Return the start of the refusal, and the running requests that cause it.
 
         Without such requests, nothing is refused.
         """
@@ -117,7 +114,7 @@ class Questions:
         if len(own) >= MOST_OF_PERSON:
             return "Your own requests keep the Transactions page busy", own
         if not question.needs_dag:
-            return "", ()  # A ledger answers fast.
+            return "", ()  # A ledger responds quickly.
         about = [each for each in alike if each.topology == question.topology]
         if _is_full(about, question.person, MOST_OF_TOPOLOGY):
             return f"Topology {question.topology} is busy", about
@@ -126,10 +123,7 @@ class Questions:
 
 
 def _is_full(asked: Sequence[PersonalQuestion], person: str, most: int) -> bool:
-    """Return whether a person must wait.
-
-    A person without a running request waits only if enough other people have one.
-    """
+    """Return whether a user must wait. A user without a running request waits only if enough other users have one."""
     people = {each.person for each in asked}
     return len(asked if person in people else people) >= most
 
@@ -137,7 +131,7 @@ def _is_full(asked: Sequence[PersonalQuestion], person: str, most: int) -> bool:
 def _named(questions: Sequence[PersonalQuestion], seen: Collection[str]) -> str:
     """Describe the requests.
 
-    For topologies that the person may not see, return only the number and the time of requests.
+    For topologies that the user may not see, return only the number of requests and their times.
     """
     shown = [each for each in questions if each.dag_id in seen]
     hidden = [each for each in questions if each.dag_id not in seen]
@@ -163,17 +157,17 @@ questions = Questions()
 
 
 MOST_SEARCHES = 16
-"""Maximum number of running searches of several topologies. Each person can have one, and each takes a thread."""
+"""The maximum number of running searches of several topologies. Each user can have one, and each takes a thread."""
 
 
 class SearchBusy(Busy):
-    """Too many searches are running, so another search is refused. The page sends it again later."""
+    """Too many searches are running, so another search is refused. The page repeats it later."""
 
     template = ("{who}.", "This search has not begun. Try again in a few seconds.")
 
 
 class Searches:
-    """The people whose search of several topologies is running in this api-server. Thread-safe."""
+    """The users whose search of several topologies is running in this api-server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -181,9 +175,9 @@ class Searches:
 
     @contextmanager
     def under_way(self, person: str) -> Iterator[None]:
-        """Count the search of a person until the `with` block ends.
+        """Count a user's search until the `with` block ends.
 
-        :raises SearchBusy: another search of this person is running, or too many searches are running.
+        :raises SearchBusy: another search of this user is running, or too many searches are running.
         """
         with self._lock:
             if person in self._people:

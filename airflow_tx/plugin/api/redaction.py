@@ -28,10 +28,9 @@ EVERY_SECONDS = 60.0
 HIDDEN = "***"
 _VARIABLE = "AIRFLOW_CONN_"
 _OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
-# The patterns match the places of credentials and addresses, and not the secrets themselves.
-# Otherwise a person could find out a password by guesses in a reason. A password such as "airflow"
-# would hide a word of every sentence. Every repetition has a limit, so that a search is fast in any
-# text.
+# The patterns match where credentials and addresses appear, not the secrets themselves. Otherwise,
+# a user could find out a password by guessing in a reason. A password such as "airflow" would hide
+# a word of every sentence. Every repetition has a limit, so that a search is fast in any text.
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.){0,500}\"|'(?:[^'\\]|\\.){0,500}')"
 _SECRET = (
     r"[\w.-]{0,30}(?:passw(?:or)?d|passphrase|pwd|secret|token|(?:api|access|private|account)[_-]?key)[\w.-]{0,30}"
@@ -121,13 +120,13 @@ def _hosts(connections: Iterable[Connection]) -> Iterator[str]:
         for host in re.split(r"[,\s]+", each.host or ""):
             address = host.rpartition("://")[2].rpartition("@")[2].rstrip("/")
             if "://" in host and "/" in address:
-                yield address  # The path of a web hook is its secret.
+                yield address  # The path of a webhook is its secret.
             yield re.sub(r":\d+$", "", address.partition("/")[0])
         yield from _HOST_AND_PORT.findall(each.extra or "")
 
 
 class Redactor:
-    """Redacts texts. Every minute, it reads the connections of Airflow's database and of the environment."""
+    """Redacts texts. Every minute, it reads the connections from Airflow's database and from the environment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -160,7 +159,7 @@ def _without_values(text: str) -> str:
 
 
 _LONG = 500
-"""Number of characters from which a redacted text is no longer cached."""
+"""The length from which a redacted text is no longer cached, in characters."""
 # Answers repeat the same sentences, and about twenty patterns are applied to each sentence. So the
 # results are cached.
 _known_without_values = lru_cache(maxsize=2048)(_without_values)
@@ -180,7 +179,10 @@ def _hidden_address(found: re.Match[str]) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Hide the credentials in the name of a batch. All other parts remain, since they are data and not an error."""
+    """Hide the credentials in the name of a batch.
+
+    Its other parts stay visible, since a batch name is data, not an error.
+    """
     text = fit(text)
     for found, instead in _URLS:
         text = found.sub(instead, text)
@@ -196,15 +198,15 @@ def _rows(value: Any) -> Any:
 
 
 BatchName = Annotated[str, PlainSerializer(without_credentials, return_type=str)]
-"""The name of a batch, such as a file, a range or an interval. Credentials in it are hidden."""
+"""The name of a batch, such as a file, a range or an interval, with hidden credentials."""
 RowText = Annotated[str, PlainSerializer(without_credentials, return_type=str)]
 """A text from a row. It is data, so only credentials in it are hidden."""
 ShownRows = Annotated[Any, PlainSerializer(_rows)]
-"""The metadata of a batch, or a position of the source, as JSON. Credentials in it are hidden."""
+"""The metadata of a batch, or a position of the source, as JSON with hidden credentials."""
 
 
 def pattern_of(connections: Iterable[Connection]) -> re.Pattern[str] | None:
-    """Return a pattern that matches the hosts of all connections. Return None if no connection has a host."""
+    """Return a pattern that matches the hosts of all connections, or None if no connection has a host."""
     hosts = {
         each
         for each in _hosts(connections)
@@ -270,7 +272,10 @@ _T = TypeVar("_T")
 
 
 def fit(value: _T) -> _T:
-    """Escape lone surrogates in a text, or in all texts of a value. Otherwise the answer would not be valid UTF-8."""
+    """Escape lone surrogates in a text, or in all texts of a value.
+
+    Otherwise, the response would not be valid UTF-8.
+    """
     made: Any = value
     if isinstance(value, str):
         made = value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()

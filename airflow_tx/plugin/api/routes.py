@@ -1,4 +1,4 @@
-"""The read-only routes. Plain functions make all blocking calls, since FastAPI runs plain functions in threads."""
+"""The read-only routes. All blocking calls are in plain functions, which FastAPI runs in threads."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ from airflow_tx.transaction import WHY_NOT
 
 T = TypeVar("T")
 MOST_TOPOLOGIES = 200
-"""Maximum number of topologies that one search reads."""
+"""The maximum number of topologies that one search reads."""
 ENOUGH = 4 * MOST_FOUND
-"""Number of matches after which a search of several topologies ends. It returns the best of these matches."""
+"""The number of matches after which a search of several topologies ends. It returns the best of them."""
 MOST_SEARCHED = 5000
-"""Maximum number of transactions that one search of several topologies reads."""
+"""The maximum number of transactions that one search of several topologies reads."""
 ALL_WITHIN = 10.0
-"""Maximum duration of a search of several topologies, in seconds. The search then returns the matches found so far."""
+"""The maximum duration of a search of several topologies, in seconds. It then returns the matches found so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,11 +185,11 @@ class SearchOfAllAnswer:
     Matches of a txid or run come before matches in a batch. Matches of a complete name come before matches of a part.
     Among equal matches, the most urgent topology is first, and then the newest transaction.
 
-    :param topologies: the number of topologies of the user that match the filter.
+    :param topologies: the number of the user's topologies that match the filter.
     :param looked: the number of topologies whose transactions were searched.
     :param transactions: the number of transactions that were searched.
     :param partly: the number of topologies of which only the newest transactions were searched.
-    :param unknown: the number of transactions for which the ledger has only a digest of the batch.
+    :param unknown: the number of transactions whose batch is only a digest in the ledger.
     :param unread: the names of the topologies whose ledger could not be read.
     :param complete: whether all transactions were searched, and the result has every match.
     """
@@ -215,8 +215,8 @@ def searched_all(
 
     :param snapshots: the topologies, in the order of the search.
     :param what: the search text.
-    :param person: the user, who can have one search at a time.
-    :param has_left: a function that returns whether the browser has disconnected. Then the search ends.
+    :param person: the user, who can run one search at a time.
+    :param has_left: a function that returns whether the browser has disconnected, which ends the search
     :raises SearchBusy: another search of this user is running, or too many searches are running.
     """
     # The page hides parts of errors that belong to connections. A search must not match them.
@@ -251,7 +251,7 @@ class _SearchOfAll:
         self._away: set[str] = set()
 
     def run(self) -> None:
-        """Search for a txid or a run that equals the text. Then search the newest transactions."""
+        """Search for a txid or a run that equals the text, then search the newest transactions."""
         for snapshot in self._snapshots:
             if not self._is_over():
                 self._look_up(snapshot)
@@ -299,11 +299,9 @@ class _SearchOfAll:
     def _asked(
         self, snapshot: TopologySnapshot, question: Callable[[SearchedLedger], T]
     ) -> T | None:
-        """Query the ledger of a topology, or return None if it cannot be read.
+        """Query a topology's ledger, or return None if it cannot be read.
 
-        Skip a ZooKeeper that did not answer before.
-
-        Do not query a ZooKeeper that hangs twice.
+        A ZooKeeper that did not respond is not queried a second time.
         """
 
         def asked(store: Store) -> T:
@@ -329,7 +327,7 @@ class _SearchOfAll:
         return None
 
     def answer(self, topologies: int) -> SearchOfAllAnswer:
-        """Return the answer of the search.
+        """Return the search result.
 
         :param topologies: the number of topologies that match the filter.
         """
@@ -476,7 +474,7 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
 
 
 def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
-    """Return the transaction in the output of `begin`. The key of a binding may not be a run_id."""
+    """Return the transaction in the output of `begin`. The key of a binding is not always a run_id."""
     found = said.get("return_value")
     if not isinstance(found, dict) or "incarnation" not in found:
         return None
@@ -484,7 +482,7 @@ def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
 
 
 def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:
-    """Return whether the run began this transaction in this topology. Another topology can have the same txids."""
+    """Return whether the run began this transaction in this topology. Other topologies can have the same txids."""
 
     def found(store: Store) -> TransactionRecord | None:
         ledger = ReadOnlyLedger(store, snapshot.paths)
@@ -618,9 +616,9 @@ MOST_ROWS = 1000
 
 
 class TaggedRoute(APIRoute):
-    """A route whose answers have an ETag and are private to the user.
+    """A route whose responses have an ETag and are private to the user.
 
-    If the browser already has the answer, the route sends only 304.
+    If the browser already has the response, the route sends only 304.
     """
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
@@ -643,7 +641,7 @@ topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses
 
 
 def no_such(what: str) -> HTTPException:
-    """Return a 404 for an object that does not exist, or that the user may not see. It contains no name."""
+    """Return a 404 for an object that does not exist, or that the user may not see, without any name."""
     return HTTPException(status.HTTP_404_NOT_FOUND, f"There is no {what}.")
 
 
@@ -654,7 +652,7 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
     """
     dag_id = ledger_places().elsewhere().get(name)
     if dag_id is not None and not access.may_read(dag_id):
-        # The answer is the same while the ledger cannot be read.
+        # The response stays the same while the ledger cannot be read.
         raise no_such("such topology")
     found = ledger_snapshots().find(name)
     if found is None or not access.may_read(found.record.dag_id):
@@ -663,14 +661,14 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
 
 
 def _sent(access: Access, snapshot: TopologySnapshot, answer: Any) -> Response:
-    """Return an answer about a topology. It contains only the parts that the user may read."""
+    """Return a response about a topology, with only the parts that the user may read."""
     return sent(body(answer, access.parts(snapshot.record.dag_id)))
 
 
 def _shared(
     access: Access, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], Any]
 ) -> Response:
-    """Return an answer that all viewers with the same rights share."""
+    """Return a response that all viewers with the same rights share."""
     rights = access.parts(snapshot.record.dag_id)
     found = ledger_snapshots().shared(snapshot, (key, rights), lambda: body(answer(), rights))
     return sent(found)
@@ -689,8 +687,8 @@ def list_topologies(
 ) -> Response:
     """Return the topologies whose DAG the user may read: the most urgent first, then by name.
 
-    With `grouped`, topologies that fail for the same cause have one line. With `cause`, only the topologies of one
-    cause are returned.
+    With `grouped`, topologies that fail for the same cause share a line. With `cause`, only the topologies of one cause
+    are returned.
     """
     part = OverviewPart(frozenset(state or ()), text, limit, offset, grouped, cause)
     return sent(body(overview(_readable_topologies(access), part, access), frozenset()))
@@ -703,7 +701,7 @@ def _readable_topologies(access: Access) -> list[TopologySnapshot]:
 
 
 def _as_seen(access: Access, readable: Sequence[TopologySnapshot]) -> list[TopologySnapshot]:
-    """Hide the errors of tasks whose logs the user may not read."""
+    """Hide errors of tasks whose logs the user may not read."""
     logs = access.with_logs(each.record.dag_id for each in readable)
     return [each if each.record.dag_id in logs else each.without_errors() for each in readable]
 
@@ -712,7 +710,7 @@ WantedQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 
 def _wanted(what: str) -> str:
-    """Return the search text without spaces around it.
+    """Return the search text without surrounding spaces.
 
     :raises HTTPException: 422 if the text has only spaces.
     """
@@ -758,7 +756,7 @@ def get_transaction(access: AccessDep, topology: Name, txid: int) -> Response:
     "/topologies/{topology:path}/transactions/{txid}/rejected", responses=PROBLEMS_OF_SEARCHES
 )
 def get_rejected(access: AccessDep, topology: Name, txid: int) -> RejectedAnswer:
-    """Return some rejected rows and their reasons. It requires the right to read the logs of the tasks."""
+    """Return some rejected rows and their reasons. This requires the right to read the tasks' logs."""
     snapshot = topology_for(access, topology)
     if not access.with_logs([snapshot.record.dag_id]):
         raise no_such("rejected row that you may see")
@@ -794,7 +792,7 @@ def list_transactions_of(
 
 @topology_router.get("/topologies/{topology:path}/activity", response_model=Activity)
 def get_activity(access: AccessDep, topology: Name) -> Response:
-    """Return the number of transactions over the whole time that the ledger remembers."""
+    """Return the number of transactions over the entire time that the ledger covers."""
     snapshot = topology_for(access, topology)
     return _shared(access, snapshot, "activity", lambda: activity(snapshot))
 
@@ -827,7 +825,10 @@ def get_figures(
 
 @topology_router.get("/topologies/{topology:path}/jobs", response_model=Jobs)
 def get_jobs(access: AccessDep, topology: Name) -> Response:
-    """Return the jobs of a topology with their progress. A job is a restatement or a backfill of many transactions."""
+    """Return the jobs of a topology with their progress.
+
+    Each job is a restatement or a backfill of many transactions.
+    """
     snapshot = topology_for(access, topology)
     return _shared(access, snapshot, "jobs", lambda: jobs_of(snapshot))
 
@@ -839,7 +840,7 @@ def search_transactions(
     what: WantedQuery,
     visit: VisitDep,
 ) -> SearchAnswer:
-    """Find the transactions that contain a file, an offset, an id or a date, as `airflow tx find` does."""
+    """Find the transactions that contain a file, an offset, an id or a date, like `airflow tx find`."""
     return fit(searched(topology_for(access, topology), _wanted(what), access, visit))
 
 
@@ -858,7 +859,7 @@ def get_topology(access: AccessDep, topology: Name) -> Response:
 
 @topology_router.get("/dags/{dag_id}")
 def get_dag(access: AccessDep, dag_id: Name) -> DagAnswer:
-    """Return the topology of a transactional DAG or of a coordinator. The current DAG file decides which it is."""
+    """Return the topology of a transactional DAG or of a coordinator, according to the current DAG file."""
     found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
     if found is None:
         raise no_such("topology of this DAG")

@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGER_PATIENCE = 2.0
-"""Seconds that a request waits for ZooKeeper."""
+"""The seconds that a request waits for ZooKeeper."""
 STEP_PATIENCE = 10.0
 _GRACE = 0.5
 
 
 class LedgerAway(TxError):
-    """The ledger cannot be read now. The error contains no host, since a browser shows it."""
+    """The ledger cannot be read now. The error names no host, since a browser shows it."""
 
     template = (
         "The ledger cannot be read now: {reason}.",
@@ -78,7 +78,7 @@ _UNUSABLE = "its connection to ZooKeeper cannot be used; see the log of the api-
 
 
 class LedgerClient:
-    """Connects to one ZooKeeper when a request needs it. The connection is opened in a separate thread.
+    """Connects to one ZooKeeper on demand, in a separate thread.
 
     :param conn_id: the connection of the ZooKeeper.
     """
@@ -95,7 +95,7 @@ class LedgerClient:
     def store(self) -> WatchedStore:
         """Return the store.
 
-        :raises LedgerAway: ZooKeeper does not answer, or refuses the connection. After a failed try, this method does
+        :raises LedgerAway: ZooKeeper does not respond, or refuses the connection. After a failed try, this method does
             not wait.
         """
         with self._changed:
@@ -103,15 +103,15 @@ class LedgerClient:
                 self._store = None
             if self._store is None:
                 self._start()
-                # Wait only for the first try. After a failure, raise the error without a wait.
+                # Wait only for the first try. After a failure, raise the error immediately.
                 known = self._failed_at > float("-inf")
                 self._changed.wait_for(
                     lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE
                 )
             elif self._kept.is_due:
                 self._start()
-                # A secrets backend may be slow. In this case, a later request gets the client of
-                # the new connection.
+                # A secrets backend may be slow, so only a later request may get the client of the
+                # new connection.
                 self._changed.wait_for(lambda: not self._tries, LEDGER_PATIENCE)
             store = self._store
         if store is None:
@@ -126,7 +126,7 @@ class LedgerClient:
         return self._kept.store()
 
     def failed(self) -> None:
-        """Note that ZooKeeper did not answer. For half a second, no further request is sent."""
+        """Record that ZooKeeper did not respond. No further request is sent for half a second."""
         self._failed_at = time.monotonic()
 
     def _start(self) -> None:
@@ -168,13 +168,13 @@ def ledger_client(conn_id: str) -> LedgerClient:
 
 
 # --- shared answers -----------------------------------------------------------------------------------------------
-# Answers that viewers share. Each answer is created at most once a second, and their total size is
+# Responses that viewers share. Each is created at most once a second, and their total size is
 # limited.
 
 
 MOST_ANSWERED = 32 * 2**20
-"""Maximum size of all cached answers, in bytes."""
-# Seconds to wait for an answer that the thread of another viewer creates.
+"""The maximum size of all cached responses, in bytes."""
+# The seconds to wait for a response that another viewer's thread creates.
 _PATIENCE = 10.0
 
 
@@ -185,10 +185,10 @@ class _Answer:
 
 
 class SharedAnswers:
-    """A cache for the bodies of answers, by request.
+    """A cache for response bodies, by request.
 
-    :param age: seconds for which an answer is returned again.
-    :param most: the maximum size of all cached answers, in bytes.
+    :param age: the seconds for which a response is reused.
+    :param most: the maximum size of all cached responses, in bytes.
     :param clock: a function that returns monotonic seconds.
     """
 
@@ -214,7 +214,7 @@ class SharedAnswers:
         return self._size
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return the cached answer, or create it. If another thread is creating the answer, wait for this thread.
+        """Return the cached response, or create it. If another thread is already creating it, wait for that thread.
 
         :raises LedgerAway: the other thread takes too long.
         """
@@ -243,7 +243,7 @@ class SharedAnswers:
         return body
 
     def _drop(self) -> None:
-        """Drop answers that are too old. Then drop the oldest answers until the size is below the limit."""
+        """Drop outdated responses, then the oldest ones until the size is below the limit."""
         now = self._clock()
         for key, answer in list(self._answers.items()):
             if now - answer.at < self._age and self._size <= self._most:
@@ -264,12 +264,9 @@ def _waited_for(other: Future[bytes]) -> bytes:
 
 
 MOST_REMEMBERED = 2_000
-"""Maximum number of cached final transactions of one topology.
-
-It exceeds the number that a timeline and its figures show.
-"""
+"""The maximum number of cached final transactions of one topology: more than a timeline and its figures show."""
 MOST_OF_ALL = 10_000
-"""Maximum number of cached final transactions of all topologies."""
+"""The maximum number of cached final transactions, over all topologies."""
 
 
 class FinalViews:
@@ -296,7 +293,7 @@ class FinalViews:
         return len(self._views)
 
     def get(self, txid: int) -> TransactionView | None:
-        """Return a committed transaction. Return None if it is not cached."""
+        """Return a committed transaction, or None if it is not cached."""
         return self._views.get(txid)
 
     def ended(self, txid: int) -> datetime | None:
@@ -304,7 +301,7 @@ class FinalViews:
         return self._ended.get(txid)
 
     def is_skipped(self, txid: int) -> bool:
-        """Return whether a transaction was skipped. Such a transaction may change, since a person may readmit it."""
+        """Return whether a transaction was skipped. It may still change, since it can be readmitted."""
         return txid in self._skipped
 
     def note(self, view: TransactionView) -> None:
@@ -345,7 +342,7 @@ class RememberedViews:
 
         :param final: txids of the final transactions that the ledger has.
         """
-        # After a reset or a repair, the ledger may allocate a txid a second time. So begin with an
+        # After a reset or a repair, the ledger may assign a txid a second time, so start with an
         # empty cache.
         life = (record.incarnation, record.generation)
         with self._lock:
@@ -362,7 +359,7 @@ class RememberedViews:
                 del self._of[name]
 
     def forget_oldest(self, name: str) -> None:
-        """If there are too many transactions, drop the transactions of the topologies that were viewed least recently.
+        """If there are too many transactions, drop the ones of the least recently viewed topologies.
 
         :param name: the topology that a viewer requests now.
         """
@@ -383,10 +380,10 @@ class RememberedViews:
 T = TypeVar("T")
 
 AGE = 1.0
-"""Seconds for which viewers get the same snapshot."""
+"""The seconds for which viewers get the same snapshot."""
 HOURS = 24
 MOST_LATER = 10
-"""Maximum number of later transactions to read to find the latest possible end of an unreadable transaction."""
+"""The maximum number of later transactions that are read to find the latest possible end of an unreadable one."""
 
 
 @dataclass(frozen=True)
@@ -425,11 +422,11 @@ class TopologySnapshot:
 
     @property
     def as_asked(self) -> tuple[str, str, str, str]:
-        """Return the DAG, the connection, the root and the topology, as the process of DAG files needs them."""
+        """Return the DAG, the connection, the root and the topology, as required by the process for DAG files."""
         return self.record.dag_id, self.place.conn_id, self.paths.root, self.paths.topology
 
     def without_errors(self) -> TopologySnapshot:
-        """Return a copy without the texts of errors. It is for a viewer who may not read the logs of the tasks."""
+        """Return a copy without error texts, for a viewer who may not read the task logs."""
         if self.view is None:
             return replace(self, quotes=False)
         shown = tuple(each.without_errors() for each in self.view.transactions)
@@ -450,7 +447,10 @@ class TopologySnapshot:
         return {each.txid: each for each in self.opened}
 
     def with_view(self, view: TopologyView) -> TopologySnapshot:
-        """Return a snapshot with another view. For the same view, return this snapshot, since it has cached values."""
+        """Return a snapshot with another view.
+
+        If the view is the same, return this snapshot, with its cached values.
+        """
         return self if view is self.view else replace(self, view=view)
 
     @cached_property
@@ -463,7 +463,7 @@ class TopologySnapshot:
         return topology_health(replace(self.view, name=self.name), self.alarms)
 
     def final_view(self, txid: int) -> TransactionView | None:
-        """Return a final transaction. Return None if the ledger no longer has it."""
+        """Return a final transaction, or None if the ledger no longer has it."""
         found = self._read_final(txid)
         if found is None or not found.is_unreadable:
             return found
@@ -485,7 +485,7 @@ class TopologySnapshot:
         return None if found is None else self.shown(found)
 
     def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
-        """Return the transactions that the ledger has, with the names of their batches and with their restatements."""
+        """Return the transactions that the ledger has, with the names of their batches and their restatements."""
         found = (
             self.named(self.open_by_txid[txid])
             if txid in self.open_by_txid
@@ -513,7 +513,7 @@ class TopologySnapshot:
         return replace(view, batch=name) if name else view
 
     def neighbours(self, txid: int) -> tuple[int | None, int | None]:
-        """Return the txids before and after this one in the ledger. Each is None if there is no such transaction."""
+        """Return the txids before and after this one in the ledger, each None if there is no such transaction."""
         known = [*self.final, *self.open_by_txid]
         before = bisect_left(known, txid)
         after = bisect_right(known, txid)
@@ -522,7 +522,7 @@ class TopologySnapshot:
     def first_since(self, moment: datetime, *, start: int = 0) -> int:
         """Return the index in `final` of the first transaction that ended at this time or later.
 
-        `final` is in the order of ends.
+        `final` is ordered by end.
         """
 
         def ended(txid: int) -> datetime:
@@ -566,7 +566,7 @@ class TopologySnapshot:
 
 
 def _with_run_ends(snapshots: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...]:
-    """Add the ends of runs from Airflow. They are not cached, since the end of a run does not change the ledger."""
+    """Add the ends of runs from Airflow. They are not cached, since a run can end without a change of the ledger."""
     views = iter(with_run_ends([each.view for each in snapshots if each.view is not None]))
     return tuple(each if each.view is None else each.with_view(next(views)) for each in snapshots)
 
@@ -583,7 +583,7 @@ class _Kept(Generic[T]):
 
 
 class _Kind(Enum):
-    """The kind of a cached value. It is a part of the key in the cache."""
+    """The kind of a cached value, which is part of the cache key."""
 
     NAMES = "names"
     TOPOLOGY = "topology"
@@ -635,7 +635,7 @@ class LedgerSnapshots:
             return TopologySnapshot(record, self._places.named(name), None, None, problem=str(away))
 
     def find(self, name: str) -> TopologySnapshot | None:
-        """Return the snapshot of one topology. Return None if no topology has this name.
+        """Return the snapshot of one topology, or None if no topology has this name.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
@@ -656,7 +656,7 @@ class LedgerSnapshots:
         return self._snapshot(place)
 
     def forget(self, name: str) -> None:
-        """Drop the cached snapshot of a topology, since a person has done an action on it."""
+        """Drop the cached snapshot of a topology after a user action on it."""
         with self._lock:
             self._kept.pop((_Kind.TOPOLOGY, name), None)
 
@@ -677,7 +677,7 @@ class LedgerSnapshots:
             self._finals.keep_only(names)
 
     def of_dag(self, dag_id: str) -> tuple[TopologySnapshot, ...]:
-        """Return the topologies of a DAG's runs. The topology that the DAG file names is first."""
+        """Return the topologies of a DAG's runs, starting with the one that the DAG file names."""
         place = self._places.begun_by(dag_id)
         own = None if place is None else self.find(place.name)
         earlier = [each for each in self.all() if place is None or each.name != place.name]
@@ -685,7 +685,7 @@ class LedgerSnapshots:
         return tuple(each for each in found if each.record.dag_id == dag_id)
 
     def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
-        """Return all facts of one transaction. Return None if the ledger does not have the transaction."""
+        """Return all facts of one transaction, or None if the ledger does not have it."""
 
         def read(store: Store) -> TransactionDetails | None:
             try:
@@ -703,7 +703,7 @@ class LedgerSnapshots:
         return replace(found, transaction=snapshot.shown(view))
 
     def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], T]) -> T:
-        """Query the ledger without a cache and without a watch, since a viewer can enter any name.
+        """Query the ledger without a cache or a watch, since viewers can enter any name.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
@@ -723,9 +723,7 @@ class LedgerSnapshots:
     def shared(
         self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]
     ) -> bytes:
-        """Return the body of an answer about a topology.
-
-        For a second, all viewers with the same request get the same body.
+        """Return the body of a response about a topology, which viewers with the same request share for a second.
 
         :param key: the request, and the rights that change the answer.
         """
@@ -736,7 +734,7 @@ class LedgerSnapshots:
         )
 
     def _check(self, conn_id: str) -> None:
-        """Check that ZooKeeper answers. Without the check, cached values would hide that it hangs."""
+        """Check that ZooKeeper responds. Without the check, cached values would hide that it hangs."""
         self._once(
             (_Kind.CHECK, conn_id),
             lambda store: ledger_client(conn_id).store().check(),
@@ -788,7 +786,7 @@ class LedgerSnapshots:
         )
 
     def _bare_record(self, store: Store, place: LedgerPlace) -> TopologyRecord | None:
-        """Return a record for a topology whose ledger cannot be read, so that it is listed.
+        """Return a record for a topology with an unreadable ledger, so that it is listed.
 
         Return None if its DAG is unknown.
         """

@@ -1,4 +1,4 @@
-"""The route that compares the transactions of a topology with its DAG file when a person requests it."""
+"""The route that compares the transactions of a topology with its DAG file on request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StaleAnswer:
 
 @stale_router.get("/stale")
 def get_stale(access: AccessDep, topology: Name) -> StaleAnswer:
-    """Return the transactions that the current DAG would make otherwise, as `airflow tx stale` does."""
+    """Return the transactions that the current DAG would make differently, like `airflow tx stale`."""
     snapshot = topology_for(access, topology)
     with questions.asked("a comparison with the DAG file", snapshot, access):
         found = dag_process().ask({"stale": snapshot.as_asked})

@@ -1,4 +1,4 @@
-"""The timeline of a topology: the times of all transactions that its ledger has."""
+"""The timeline of a topology: when all transactions in its ledger ran."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from airflow_tx.plugin.api.redaction import EVERY_SECONDS, BatchName, redacted, 
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
 # --- row filter ---------------------------------------------------------------------------------------------------
-# The filter for the rows of a timeline. The server applies it to a limited number of transactions.
+# The filter for timeline rows, which the server applies to a limited number of transactions.
 
 
 MOST_LOOKED = 1000
-"""Maximum number of transactions to which one request applies a filter. The newest ones are read."""
+"""The maximum number of transactions that one request filters. The newest ones are read."""
 _LONGEST_TEXT = 200
 _LONGEST_RUN_ID = 250
 _SLOW = 0.95
@@ -64,7 +64,7 @@ class RowFilter:
     """The conditions of a filter. A row must meet all conditions, and every row meets an empty condition.
 
     :param status: the row has one of these statuses.
-    :param text: the run_id, the name of the batch, or an error contains this text. Upper and lower case are equal.
+    :param text: the run_id, the name of the batch, or an error contains this text, regardless of case.
     :param run: the row has this run_id.
     :param marks: the row has all these properties.
     """
@@ -140,7 +140,7 @@ def slow_beyond(snapshot: TopologySnapshot) -> float | None:
 
 
 def ranked(ordered: Sequence[float], share: float) -> float:
-    """Return the value that a share of the values does not exceed.
+    """Return the value that this share of the values does not exceed.
 
     :param ordered: the values in ascending order, at least one.
     :param share: the share, from 0 to 1.
@@ -149,7 +149,7 @@ def ranked(ordered: Sequence[float], share: float) -> float:
 
 
 def begun_at(view: TransactionView) -> datetime | None:
-    """Return when a transaction began. Return None if the ledger has forgotten the time."""
+    """Return when a transaction began, or None if the ledger has forgotten the time."""
     return view.created or view.began
 
 
@@ -220,7 +220,7 @@ _STEPS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """A time in which transactions were active.
+    """A time during which transactions were active.
 
     :param end: the end of the time, or null if a transaction is still active.
     """
@@ -231,9 +231,9 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """The number of transactions over time. It begins at the oldest transaction that the ledger has, and ends now.
+    """The number of transactions over time, from the oldest transaction that the ledger has until now.
 
-    :param since: the begin of the first step, or null if the ledger has no transaction.
+    :param since: the start of the first step, or null if the ledger has no transaction.
     :param until: the end of the last step.
     :param step: the length of a step, in seconds.
     :param counts: for each step, the number of transactions that ended in it, and of open transactions that began in
@@ -305,12 +305,12 @@ def _fewer(
 
 
 def activity(snapshot: TopologySnapshot, now: datetime | None = None) -> Activity:
-    """Return the number of transactions over the whole time that the ledger of a topology remembers."""
+    """Return the number of transactions over the entire time that a topology's ledger covers."""
     until = now or datetime.now(timezone.utc)
     since = _first(snapshot)
     if since is None:
         return Activity(topology=snapshot.name, since=None, until=until, step=1, counts=[])
-    # The clock of the machine that began the transaction may be ahead of the clock of this machine.
+    # The clock of the machine that started the transaction may be ahead of this machine's clock.
     until = max(until, since)
     step = round_step(until - since, _MOST_COUNTS, _STEPS)
     start = _EPOCH + (since - _EPOCH) // step * step
@@ -339,17 +339,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _first(snapshot: TopologySnapshot) -> datetime | None:
-    """Return when the oldest transaction began.
-
-    It is the first final transaction, or the first open one if none is final.
-    """
+    """Return when the oldest transaction began: the first final one, or the first open one if none is final."""
     oldest = snapshot.final_view(snapshot.final[0]) if snapshot.final else None
     views = [*([] if oldest is None else [oldest]), *snapshot.opened]
     return min((begun for each in views if (begun := begun_at(each)) is not None), default=None)
 
 
 def round_step(length: timedelta, most: int, steps: Sequence[timedelta]) -> timedelta:
-    """Return the shortest round step that divides a time into at most a number of parts.
+    """Return the shortest round step that divides a time into at most `most` parts.
 
     With a round step, the parts stay the same for a while as the time advances.
 
@@ -425,7 +422,7 @@ class TimelineRow:
     :param to_skip: whether the transaction will be skipped when it has the turn.
     :param restates: the transaction that this one restates, or null if there is none.
     :param restated_by: the transaction that counts instead of this one, or null if there is none.
-    :param to_restate: whether a person has requested the restatement of the transaction, and no run has begun it.
+    :param to_restate: whether a user has requested the restatement of the transaction, and no run has begun it.
     :param behind: the upstream corrections that the transaction lacks, and the next step, or null if it lacks none.
     :param lane: whether a lane works on the transaction now.
     :param has_run: whether Airflow has the run of the transaction.
@@ -465,7 +462,8 @@ class Timeline:
     :param total: the number of transactions within `since` and `until`. With a filter, only transactions before
         `before` count.
     :param before: the parameter `before` of the request for the next page, or null if this is the last page.
-    :param earlier: the times in which transactions of the next pages were active, or null if they were not requested.
+    :param earlier: the times during which transactions of the next pages were active, or null if they were not
+        requested.
     :param txids: all transactions that match the filter, the newest first, or null without a filter.
     :param looked_to: the oldest transaction to which the filter was applied, or null if it was applied to all
         transactions.
@@ -500,7 +498,7 @@ class TimelineWindow:
     limit: int = 100
 
     def rounded(self) -> TimelineWindow:
-        """Extend the window to multiples of a step, so that viewers of similar windows share an answer."""
+        """Extend the window to multiples of a step, so that viewers of similar windows share a response."""
         since = None if self.since is None else _whole(self.since)
         until = None if self.until is None else _whole(self.until)
         if until is not None and self.until is not None and until < self.until:
@@ -516,7 +514,7 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 def _whole(moment: datetime) -> datetime:
     """Round a moment down to a multiple of the step, in UTC.
 
-    A moment outside of UTC's range becomes its first or last one.
+    A moment outside UTC's range becomes its first or last one.
     """
     try:
         utc = moment.astimezone(timezone.utc)
@@ -694,10 +692,7 @@ def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None
 
 
 def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int | None:
-    """Return the attempt that was running at a moment. Without a moment, return the newest one.
-
-    Without attempts, return None.
-    """
+    """Return the attempt that was running at a moment, or else the newest one. Without attempts, return None."""
     if not attempts:
         return None
     if start is None:

@@ -1,4 +1,4 @@
-"""The lines of the overview, and the page of one topology. They are made from a snapshot of the ledger."""
+"""The lines of the overview, and the page of one topology, created from a snapshot of the ledger."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TopologyLine:
 
 @dataclass(frozen=True, kw_only=True)
 class CauseLine:
-    """Several topologies that fail for the same cause. They are one line of the overview.
+    """Several topologies that fail for the same cause, shown as one line of the overview.
 
     :param cause: a key for these topologies. It stays the same if a topology joins or leaves.
     :param topologies: the number of these topologies.
@@ -103,7 +103,7 @@ class CauseLine:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyList:
-    """A part of the overview. The most urgent topologies are first, then they are sorted by name.
+    """A part of the overview. Topologies are sorted by urgency, then by name.
 
     :param causes: the causes in this part, if the request groups topologies.
     :param total: the number of topologies that contain the requested text and have one of the requested states.
@@ -133,7 +133,7 @@ class StateLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedLine:
-    """A skipped transaction that a person can readmit, since the ledger has its rows."""
+    """A skipped transaction that can be readmitted, since the ledger has its rows."""
 
     txid: int
     run_id: str
@@ -145,7 +145,7 @@ class SkippedLine:
 class TopologyPage(TopologyLine):
     """All facts of one topology.
 
-    :param ackers: the load of the ackers. It is null if the tasks emit no messages, or the ackers have not answered.
+    :param ackers: the load of the ackers. It is null if the tasks emit no messages, or the ackers have not responded.
     :param upstream: the topology whose table the source reads, or "" if there is none.
     :param behind: txids of the transactions that lack corrections of the upstream topology.
     """
@@ -176,10 +176,10 @@ class OverviewPart:
     """The filter of an overview, and the part that is requested.
 
     :param states: return only topologies in one of these states. If it is empty, return topologies in every state.
-    :param text: return only topologies whose name, DAG or sentence contains this text. Upper and lower case are equal.
+    :param text: return only topologies whose name, DAG or sentence contains this text, regardless of case.
     :param limit: the maximum number of lines.
     :param offset: the number of lines before this part.
-    :param grouped: whether topologies that fail for the same cause have one line.
+    :param grouped: whether topologies that fail for the same cause share a line.
     :param cause: return only topologies that fail for this cause, or all topologies if it is "".
     """
 
@@ -191,7 +191,7 @@ class OverviewPart:
     cause: str = ""
 
     def select(self, snapshots: Sequence[TopologySnapshot]) -> OverviewSelection:
-        """Select the topologies of this part. The most urgent topologies are first, then they are sorted by name."""
+        """Select the topologies of this part, sorted by urgency, then by name."""
         text = self.text.strip().casefold()
         with_text = [each for each in snapshots if _has_text(each, text)]
         counts = Counter(each.health.code for each in with_text)
@@ -249,7 +249,7 @@ def overview(
 def _has_text(snapshot: TopologySnapshot, text: str) -> bool:
     if not text:
         return True
-    # A search must not match text that the answer hides.
+    # A search must not match text that the response hides.
     words = (snapshot.name, snapshot.record.dag_id, redacted(snapshot.health.sentence))
     return any(text in each.casefold() for each in words)
 
@@ -339,7 +339,7 @@ def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
 
 
 LEAST_SHARED = 3
-"""Minimum number of topologies or transactions in a group. A smaller number keep their own lines, with buttons."""
+"""The minimum size of a group of topologies or transactions. Smaller groups keep separate lines, with buttons."""
 _URGENT = (HealthCode.BLOCKED, HealthCode.UNREADABLE, HealthCode.FAILED)
 _OWN_NAME = "\x00"
 """The placeholder for the name of the topology or of the run in a text."""
@@ -397,7 +397,7 @@ class FailureCause:
         return cls(kind, tuple(pattern.split(rest)), tuple(pattern.findall(rest)))
 
     def sentence(self, others: Iterable[FailureCause]) -> str:
-        """Return the text of the cause. Names that differ between these causes are replaced by `…`."""
+        """Return the text of the cause, with `…` for names that differ between these causes."""
         names = [self.names, *(each.names for each in others)]
         same = [
             each[0] if len(set(each)) == 1 and _OWN_NAME not in each[0] else "…"
@@ -421,7 +421,7 @@ class SharedCause:
 
     @cached_property
     def key(self) -> str:
-        """Return the key of the cause. It is a digest of the visible words, so that it does not reveal hidden words."""
+        """Return the key of the cause: a digest of the visible words only, so that it does not reveal hidden ones."""
         shown = FailureCause.read(redacted(self.sentence), (), is_refusal=self.is_refusal)
         return digest([self.code.value, shown.kind, *shown.words])[:16]
 
@@ -458,10 +458,7 @@ def _cause_of(snapshot: TopologySnapshot) -> FailureCause:
 def _grouped(
     found: Sequence[TopologySnapshot], shared: Iterable[SharedCause]
 ) -> list[TopologySnapshot | SharedCause]:
-    """Replace the topologies that share a cause by one line.
-
-    The line is at the place of the first of these topologies.
-    """
+    """Replace the topologies that share a cause with one line, at the position of the first of them."""
     by_name = {each.name: cause for cause in shared for each in cause.of}
     firsts = {cause.of[0].name for cause in by_name.values()}
     return [

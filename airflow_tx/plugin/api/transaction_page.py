@@ -1,4 +1,4 @@
-"""The page of one transaction. It is made from the record or the history, the receipt, and Airflow's task instances."""
+"""The page of one transaction, created from its record or the history, the receipt, and Airflow's task instances."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import AttemptBar, TimelineRow, timeline_row
 
 # --- attempts -----------------------------------------------------------------------------------------------------
-# The attempts of a transaction are compared by error, rows, tasks and code. The facts are from the
+# The attempts of a transaction are compared by error, rows, tasks and code, as recorded by the
 # ledger and Airflow.
 
 
 Versions = Mapping[tuple[str, int, int], tuple[int, str]]
-"""The number and the name of the DAG version of each try. The key is task, map index and number of the try."""
+"""The number and the name of the DAG version of each try, by task, map index and try number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptTask:
-    """One task in an attempt. It includes all instances of the task.
+    """One task in an attempt, over all its instances.
 
     :param states: the number of instances, by the state of their last try as Airflow writes it.
     :param tries: the number of tries of all instances in this attempt.
@@ -151,15 +151,12 @@ def attempt_lines(
 
 
 def _kept(why: str | None) -> str:
-    """Shorten an error. The ledger shortens it in the same way after a later attempt has failed."""
+    """Shorten an error, in the same way as the ledger does after a later attempt has failed."""
     return shortened_reason(why or "")
 
 
 def _size(rows: int | None, size: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the size of a batch, such as 5 rows.
-
-    If no task has counted the rows, return the size that the source knows.
-    """
+    """Return the size of a batch, such as 5 rows, or the size that the source knows if no task has counted the rows."""
     known = size or {} if rows is None else {"rows": rows}
     return {**known, "why": ""}
 
@@ -167,7 +164,7 @@ def _size(rows: int | None, size: Mapping[str, Any] | None) -> Mapping[str, Any]
 def _is_resized(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether two sizes in the same unit differ.
 
-    Sizes in different units, such as files and rows, are not compared.
+    Sizes in different units, such as files and rows, are never compared.
     """
     return before.keys() == now.keys() and before != now
 
@@ -275,7 +272,7 @@ class BatchAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskWork:
-    """The work of one task for the transaction. It includes all instances of the task.
+    """The work of one task for the transaction, over all instances of the task.
 
     :param acked: whether all instances have acked, or null if the transaction is final.
     :param rows: the number of rows that the task has read from the batch, or null if it has not counted them.
@@ -331,7 +328,7 @@ class StateWork:
 
 @dataclass(frozen=True, kw_only=True)
 class NewValuesLine:
-    """An output of a committer. It contains the keys of the batch and their values after the commit.
+    """An output of a committer: the keys of the batch and their values after the commit.
 
     :param rows: the number of rows, or null if they were not counted.
     """
@@ -361,7 +358,7 @@ class ReceiptLine:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditLine:
-    """An action of a person on the transaction."""
+    """A user action on the transaction."""
 
     what: str
     who: Who
@@ -395,7 +392,7 @@ class TransactionPage(TimelineRow):
     :param advice: the remedy, as steps.
     :param comparison: the attempts that the ledger remembers, the oldest first.
     :param unproven: the reasons why it is not proven that the tasks have read each row once. Empty if it is proven.
-    :param losses: descriptions of rows that were lost before this batch. A person has accepted their loss.
+    :param losses: descriptions of rows that were lost before this batch, with the loss accepted by a user.
     :param pinned: whether the rows never change again, since the transaction was skipped and readmitted.
     :param stale: whether the batch begins at another position than the end of the previous transaction.
     :param yielded_to: the txid to which the run gave its run slot.
@@ -525,10 +522,7 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
 
 
 def task_work(found: TransactionDetails) -> list[TaskWork]:
-    """Return the work of each task.
-
-    It is in the acks of an open transaction, and in the receipt of a final transaction.
-    """
+    """Return the work of each task, from the acks of an open transaction or the receipt of a final one."""
     receipt = found.receipt
     tasks = {} if receipt is None else receipt.tasks
     code = {} if receipt is None else receipt.code.tasks
@@ -553,7 +547,7 @@ def task_work(found: TransactionDetails) -> list[TaskWork]:
 
 
 def check_lines(view: TransactionView) -> list[CheckLine]:
-    """Return the checks of a transaction. `audit_lines` contain the person who accepted a check."""
+    """Return the checks of a transaction. `audit_lines` name the user who accepted a check."""
     return [
         CheckLine(name=name, result=result, found=view.checks[name].found or None)
         for name, result in view.check_results.items()
@@ -649,7 +643,7 @@ class RejectedReason:
 class RejectedLine:
     """A rejected row.
 
-    :param where: the place of the row in its source, or "" if it is unknown.
+    :param where: the location of the row in its source, or "" if it is unknown.
     """
 
     task: str
@@ -673,7 +667,7 @@ class RejectedAnswer:
 
 
 def rejected_answer(snapshot: TopologySnapshot, txid: int, access: Access) -> RejectedAnswer:
-    """Read the table of rejected rows in the process that runs DAG files, since it has the connections of the DAG.
+    """Read the table of rejected rows in the process that runs DAG files, which has the DAG's connections.
 
     :raises Busy: too many slow requests are running.
     :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.

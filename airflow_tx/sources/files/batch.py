@@ -70,7 +70,7 @@ else:
 
 
 # --- records ------------------------------------------------------------------------------------------------------
-# Read files as Python dicts, for tasks without Spark, with the options and schemas of Spark's reader.
+# Read files as Python dicts without Spark, with the options and schemas of Spark's reader.
 
 
 def check_options(file_format: str, options: Mapping[str, Any]) -> None:
@@ -204,7 +204,7 @@ _YEARS = [each.toordinal() - date(1970, 1, 1).toordinal() for each in (date.min,
 
 
 def _is_beyond(path: FilePath) -> bool:
-    """Return whether a Parquet file has a date or time outside the years 1 to 9999, according to its statistics."""
+    """Return whether a Parquet file's statistics show a date or time outside the years 1 to 9999."""
     with path.open("rb") as file:
         metadata = pq.ParquetFile(file).metadata
     first, last = _YEARS
@@ -223,7 +223,7 @@ def _is_beyond(path: FilePath) -> bool:
 
 
 def _one_name(kind: str) -> str:
-    """Return the same name for types that differ only in their memory layout in Arrow."""
+    """Return one name for all types that differ only in their Arrow memory layout."""
     return re.sub(r"\b(?:large_)?(string|binary|list)(?:_view)?\b", r"\1", kind)
 
 
@@ -231,8 +231,8 @@ def _one_name(kind: str) -> str:
 # The files of one batch, which Python or Spark reads.
 
 
-# Read strictly. By default, Spark turns a damaged row into NULLs and does not check a header.
-# Options of the user take precedence.
+# Read strictly. By default, Spark turns a damaged row into NULLs and does not check headers. User
+# options take precedence.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
@@ -240,24 +240,22 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 _NUMBERED = "parquet.field.id"
-"""The metadata key of a column's number in files that Spark writes. A session with Delta matches columns by this
-number."""
+"""The metadata key for column numbers in files that Spark writes. A session with Delta matches columns by number."""
 _SPARK_CANNOT = re.compile(
     rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*"
-    # The error of a query may also contain its plan, in which REFUSED_VALUE does not have this
-    # prefix.
+    # A query's error may also contain its plan, in which REFUSED_VALUE does not have this prefix.
     rf"|\[USER_RAISED_EXCEPTION\] {re.escape(REFUSED_VALUE)}[^\n]*"
 )
 
 
 def said_by_spark(error: Exception) -> str | None:
-    """Return the part of a query's error that names an unreadable file. Return None if the error has another cause."""
+    """Return the part of a query's error that names an unreadable file, or None if there is another cause."""
     found = _SPARK_CANNOT.search(str(error))
     return found[0].rstrip(".") if found else None
 
 
 def reader_options(file_format: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the source, with strict defaults."""
+    """Return the source's options, with strict defaults."""
     return {**_DEFAULTS.get(file_format, {}), **options}
 
 
@@ -346,7 +344,7 @@ class BatchFiles:
 
     @property
     def has_reader(self) -> bool:
-        """Whether the files are csv or JSON, with no option that only Spark supports."""
+        """Whether the files are csv or JSON, without options that only Spark supports."""
         return self._plain_json or self._written is not None
 
     @cached_property
@@ -356,7 +354,7 @@ class BatchFiles:
 
     @cached_property
     def _kinds(self) -> Mapping[str, ColumnType]:
-        """The columns of the schema. They are empty if Python lacks one of their types."""
+        """The columns of the schema, or no columns if Python lacks one of their types."""
         with suppress(ValueError):
             return self._declared_kinds()
         return {}
@@ -378,7 +376,7 @@ class BatchFiles:
         }
 
     def _one_value(self, name: str, own: Any, has_own: bool) -> Any:
-        """Return the value of a column that the folder name defines.
+        """Return the value of a column defined by the folder name.
 
         :param own: value of the column in the file.
         :param has_own: whether the file has the column.
@@ -448,7 +446,7 @@ class BatchFiles:
     def _with_named_columns(
         self, batch: pa.RecordBatch, schema: pa.Schema, first: int
     ) -> pa.RecordBatch:
-        """Add the folder columns to a record batch, and convert the batch to the types of a schema."""
+        """Add the folder columns to a record batch, and convert it to a schema's types."""
         has_own = {name: name in batch.schema.names for name in self.named}
         for name in (name for name, own in has_own.items() if not own):
             batch = batch.append_column(name, pa.nulls(batch.num_rows, schema.field(name).type))
@@ -465,7 +463,7 @@ class BatchFiles:
         return batch
 
     def schema_for_python(self, spark: SparkSession) -> str | None:
-        """Return the schema with which Python reads the files. Return None if only Spark can read them.
+        """Return the schema for reading the files in Python. Return None if only Spark can read them.
 
         Spark infers the columns of JSON files without a declared schema.
 
@@ -537,7 +535,7 @@ class BatchFiles:
             return None
 
     def check_columns(self, path: FilePath) -> None:
-        """Check the columns of a file. Spark would ignore new columns that a job does not read.
+        """Check a file's columns, since Spark would ignore new columns that a job does not read.
 
         :raises ValueError: the columns differ from the schema or from the first file, or the file is truncated.
         """
@@ -549,7 +547,7 @@ class BatchFiles:
                 check_declared(path, self.schema)
             if (self.schema is None or _columns(self.schema) is not None) and _is_beyond(path):
                 for _ in _read_parquet(path, {}, self.schema):
-                    pass  # raises an error at a value outside these years, which Spark would accept
+                    pass  # raises an error for values outside these years, which Spark would accept
         if self._written is None:
             return
         if self.schema:
@@ -562,10 +560,7 @@ class BatchFiles:
         return footer_columns(self.paths[0])
 
     def declarable(self, path: FilePath, error: Exception) -> str | None:
-        """Return source arguments that would accept the misfit file and all earlier files.
-
-        Return None if there are none.
-        """
+        """Return source arguments that would accept the misfit file and all earlier files, or None."""
         written = self._written
         if written is None or not self.schema or not isinstance(error, Misfit):
             return None
@@ -581,7 +576,7 @@ class BatchFiles:
 
 
 def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Iterator[Any]:
-    """Yield the rows, including the malformed rows that are found during the read."""
+    """Yield the rows, including malformed rows found during the read."""
     for row in rows:
         yield from malformed
         malformed.clear()
@@ -590,7 +585,7 @@ def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Itera
 
 
 def _valid_text(rows: DataFrame) -> DataFrame:
-    """Add a check to a query over text files. It fails at bytes that are not UTF-8, which Spark would accept."""
+    """Add a check to a query over text files. It fails on invalid UTF-8, which Spark would accept."""
     (name,) = rows.columns
     is_valid = F.is_valid_utf8(F.col(column_name(name)))
     problem = F.when(~is_valid, F.lit(f"{REFUSED_VALUE}bytes that are not UTF-8"))
@@ -605,16 +600,13 @@ def _in_spark(text: str, kind: ColumnType) -> Column:
     value = kind.of_text(text)
     if kind.ddl == "STRING":
         return F.lit(text)
-    # Write times in ISO format with their time zone. A session would read a time without a time
-    # zone in its own.
+    # Write times in ISO format with their time zone. Sessions would interpret a time without a zone
+    # in their own time zone.
     return F.lit(value.isoformat() if isinstance(value, date) else str(value)).cast(kind.ddl)
 
 
 def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
-    """Merge the files of several folders into one object.
-
-    It has the names of the folder columns, but not their values.
-    """
+    """Merge the files of several folders into one object, with the names but not the values of the folder columns."""
     return replace(
         parts[0],
         paths=[path for files in parts for path in files.paths],
@@ -625,11 +617,11 @@ def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
 
 
 # --- executors ----------------------------------------------------------------------------------------------------
-# Spark's executors read the files of a batch, one file in each Spark task, with the same code as a
-# single process.
+# Spark's executors read the files of a batch, one per Spark task, with the same code as a single
+# process.
 
 
-# Matches the error of a query if the Python of the executors lacks a package.
+# Matches a query's error if the executors' Python lacks a package.
 _LACKING = re.compile(
     r"airflow_tx/.*No module named '([\w.]+)|No module named '(airflow_tx|pyarrow)|\[PACKAGE_NOT_INSTALLED\]",
     re.DOTALL,
@@ -665,10 +657,7 @@ class ReadByExecutors:
         return spark.range(0, count, 1, count).mapInArrow(read, schema)
 
     def cause(self, error: Exception) -> tuple[BatchFiles, FilePath, Exception] | None:
-        """Return the file and the error that an executor found.
-
-        Return None if the error of the query has another cause.
-        """
+        """Return the file and the error that an executor found, or None if the query's error has another cause."""
         text = str(error)
         if (at := text.find(self._mark)) < 0:
             return None
@@ -684,8 +673,7 @@ _MET: Mapping[str, type[Exception]] = {
 def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read the files with these numbers in an executor.
 
-    The argument `told` contains the files, the schema, the names of the requested columns, and the text that marks an
-    error.
+    The argument `told` contains the files, the schema, the requested column names, and the text that marks an error.
     """
     listed, schema, names, mark = told
     for number in (each for batch in numbers for each in batch.column(0).to_pylist()):
@@ -704,10 +692,7 @@ def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[p
 
 
 def lacking_in_executors(error: Exception) -> str | None:
-    """Return the package that the executors' Python lacks, from a query's error.
-
-    Return None if no package is missing.
-    """
+    """Return the package that the executors' Python lacks, from a query's error, or None if none is missing."""
     found = _LACKING.search(str(error))
     return (found[1] or found[2] or "pyarrow") if found else None
 
@@ -722,7 +707,7 @@ def _argument(schema: str | None) -> str:
 
 
 def _columns(schema: str | None) -> Mapping[str, ColumnType] | None:
-    """Return the columns of a schema. Return None without a schema, or if Python lacks one of its types."""
+    """Return the columns of a schema, or None if there is no schema or Python lacks one of its types."""
     with suppress(ValueError):
         return columns_of(schema) if schema else None
     return None
@@ -744,7 +729,7 @@ def declared_types(file_format: str, schema: str | None) -> dict[str, Any] | Non
 def recorded_schema(
     storage: Storage, options: Mapping[str, Any], positions: Iterable[Any], metadata: Iterable[Any]
 ) -> dict[str, str] | None:
-    """Return the schema of csv files. It comes from a position, or is inferred from the files of this batch.
+    """Return the schema of csv files, from a position or inferred from the files of this batch.
 
     A position also has a digest of the options, since other options may lead to another schema.
 

@@ -1,8 +1,8 @@
 """Read csv files and JSON lines as record batches, one block at a time. There are two readers.
 
-The Python reader parses row by row, and defines the correct result. Arrow is faster. It reads each block for which
-checks prove that both readers agree. The Python reader reads every other block. If a value does not fit the schema, the
-error of the Python reader has the line and the value.
+The Python reader parses row by row, and defines the correct result. Arrow is faster. It reads the blocks for which
+checks prove that both readers agree. The Python reader reads the others. If a value does not fit the schema, the error
+of the Python reader has the line and the value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TEXTS_KEPT = 4096
 # Settings with which Python writes JSON in the same form as Spark.
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 _BOM = "\ufeff".encode()
-# Number of blocks at the beginning of a file that are read without other threads.
+# Number of blocks at the start of a file that are read without other threads.
 _FEW = 2
 _MOST_THREADS = 4
 _Row = dict[str, Any]
@@ -170,7 +170,7 @@ class RowsOfFile(ABC):
         """
 
     def _refuse(self, error: ValueError, content: str, reason: str, line: int) -> None:
-        """Append a row that does not fit to `malformed`. Raise an error instead if `malformed` is None."""
+        """Append a misfit row to `malformed`. Raise an error instead if `malformed` is None."""
         if self.malformed is None:
             raise error from None
         where = f"{self.path}:{line}"
@@ -191,7 +191,7 @@ class CsvRows(RowsOfFile):
 
     :param written: format of the file.
     :param by_name: whether to match fields to columns by the header. A missing column is then NULL.
-    :param named: columns that the folder's name defines. The file may lack them.
+    :param named: columns defined by the folder's name. The file may lack them.
     """
 
     def __init__(
@@ -266,8 +266,8 @@ class CsvRows(RowsOfFile):
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(self._types))
 
     def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
-        # A quote within a text may have hidden the end of a row. The Python reader must therefore
-        # read all following blocks.
+        # A quote within a text may hide the end of a row. The Python reader must therefore read all
+        # following blocks.
         return chain([block], blocks) if self.written.several else [block]
 
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
@@ -281,7 +281,7 @@ class CsvRows(RowsOfFile):
     ) -> Iterator[_Row]:
         """Yield the rows of a csv reader.
 
-        :param taken: list in which the reader stores the lines of the current record.
+        :param taken: list that the reader fills with the lines of the current record.
         """
         names = self._names
         typed = {
@@ -319,7 +319,7 @@ class CsvRows(RowsOfFile):
 
 
 class JsonRows(RowsOfFile):
-    """Reads the rows of a file that has one JSON object in each line."""
+    """Reads the rows of a file with one JSON object per line."""
 
     def rows(self, lines: Iterable[str], before: int = 0) -> Iterator[_Row]:
         """Read lines with the Python reader."""
@@ -358,7 +358,7 @@ def _popped(ahead: deque[_Block]) -> Iterator[_Block]:
 
 
 def _lines_in(block: bytes) -> int:
-    """Count lines in the same way as Python's text reader. A carriage return alone also ends a line."""
+    """Count lines as Python's text reader does. A lone carriage return also ends a line."""
     alone = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
     return block.count(b"\n") + alone
 
@@ -409,7 +409,7 @@ def _last_end(block: bytes, quote: bytes, *, within: bool) -> int:
 
 
 def csv_batch(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat) -> pa.RecordBatch:
-    """Parse a UTF-8 block into columns of texts and whole numbers.
+    """Parse a UTF-8 block into columns of texts and integers.
 
     :param types: final types of the columns.
     :raises NotProven: the Python reader may parse the block differently.
@@ -468,7 +468,7 @@ def _divided(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat)
 
 
 def _check_quotes(block: bytes, written: CsvFormat) -> None:
-    """Prove that each quote begins or ends a field, or is doubled within a field."""
+    """Prove that each quote starts or ends a field, or is doubled within a field."""
     raw = np.frombuffer(block, np.uint8)
     places = np.flatnonzero(raw == ord(written.quote))
     if len(places) % 2:
@@ -490,7 +490,7 @@ def _check_quotes(block: bytes, written: CsvFormat) -> None:
 
 
 def _may_have_hexadecimal(block: bytes, written: CsvFormat) -> bool:
-    """Return whether a field may begin with 0x. Arrow would parse such a field as a hexadecimal number."""
+    """Return whether a field may start with 0x, which Arrow would parse as a hexadecimal number."""
     raw = np.frombuffer(block, np.uint8)
     marks = np.flatnonzero((raw | 32) == ord("x"))
     marks = marks[marks > 0]
@@ -500,7 +500,7 @@ def _may_have_hexadecimal(block: bytes, written: CsvFormat) -> bool:
 
 
 def _check_blank_lines(column: pa.Array) -> None:
-    """Prove that no row of a single-column file is a blank line. The Python reader would omit such a line."""
+    """Prove that a single-column file has no blank lines, which the Python reader would omit."""
     if pa.types.is_string(column.type):
         blank = pc.equal(pc.utf8_length(pc.utf8_trim(column, BLANKS)), 0)
         if pc.any(blank).as_py():

@@ -22,12 +22,10 @@ from airflow_tx.sources.files.storage import Content, FilePath
 from airflow_tx.sources.packed_names import pack, unpack
 
 # --- csv format ---------------------------------------------------------------------------------------------------
-# The format of csv files. It follows from the options of Spark's reader that this package also
-# supports without Spark.
+# The csv format, from the options of Spark's reader that this package also supports without Spark.
 
 
-# Options with the values that do not change the rows of a file, if it is read strictly and with a
-# schema.
+# Option values that do not change a file's rows, if it is read strictly and with a schema.
 _NEUTRAL = {
     "enforceschema": ("false", "true"),
     "mode": ("failfast",),
@@ -40,7 +38,7 @@ _SINGLE_BYTE = ("ascii", "iso8859", "cp125", "latin")
 _COMPRESSED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
 _BZ2_END = 0x177245385090
-"""The bytes at the end of a .bz2 stream. A checksum of 32 bits follows, and up to 7 bits of padding."""
+"""The marker at the end of a .bz2 stream, before a 32-bit checksum and up to 7 bits of padding."""
 _NO_BZ2 = "Invalid data stream"
 
 
@@ -67,7 +65,7 @@ class CsvFormat:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> CsvFormat:
-        """Return the csv format that options of Spark's reader define.
+        """Return the csv format that Spark's reader options define.
 
         :raises ValueError: only Spark supports an option.
         """
@@ -105,7 +103,7 @@ class CsvFormat:
         """Open a csv reader of lines. Its errors become ValueErrors.
 
         :param lines: lines of the file.
-        :param taken: list to which the reader adds each line that it reads.
+        :param taken: list that receives each line that the reader reads.
         :param before: number of lines of the file before these lines.
         """
         csv.field_size_limit(sys.maxsize)
@@ -131,7 +129,7 @@ class CsvFormat:
         return block if self.utf8 else block.decode(self.encoding).encode()
 
     def _lines(self, file: Iterable[str], before: int) -> Iterator[str]:
-        """Yield lines. Raise an error at a line that csv readers interpret differently."""
+        """Yield lines. Raise an error for a line that csv readers interpret differently."""
         blanks = BLANKS.replace(self.separator, "")
         for number, line in enumerate(file, before + 1):
             if self.quote and not self.several and line.count(self.quote) % 2:
@@ -144,13 +142,11 @@ class CsvFormat:
             yield line
 
     def first(self, reader: Iterator[list[str]]) -> list[str]:
-        """Return the fields of the first line that is not blank. Return [] if there is no such line."""
+        """Return the fields of the first non-blank line, or [] if there is none."""
         return next((fields for fields in reader if fields), [])
 
     def names(self, first: list[str]) -> list[str]:
-        """Return the names of the columns from the header.
-
-        Columns without a name get the names that Spark would use.
+        """Return the column names from the header. Unnamed columns get the names that Spark would use.
 
         :param first: fields of the first line.
         :raises ValueError: two columns have the same name.
@@ -176,7 +172,7 @@ def _noted(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
 def opened_text(
     path: FilePath, encoding: str, *, newline: str | None = None, content: Content | None = None
 ) -> Iterator[TextIO]:
-    """Open a text file in the same way as `opened_bytes`. Omit its byte order mark.
+    """Open a text file like `opened_bytes`. Omit its byte order mark.
 
     :param content: expected content, which is checked during the read. The file is then read in one call, so it must be
         small.
@@ -190,7 +186,7 @@ def opened_text(
 
 @contextmanager
 def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[BinaryIO]:
-    """Open a file. Decompress it if it is compressed.
+    """Open a file, and decompress it if necessary.
 
     :param content: expected content, which is checked during the read.
     :raises ValueError: only Spark supports the compression, or the compressed file is damaged.
@@ -269,7 +265,7 @@ def has_only(given: Mapping[str, Any]) -> bool:
 
 
 def is_true(value: Any) -> bool:
-    """Return whether the value of an option means true."""
+    """Return whether an option's value means true."""
     return str(value).lower() == "true"
 
 
@@ -287,15 +283,14 @@ def _encoding(name: str) -> str:
 
 
 TYPED_ROWS = 100_000
-"""Number of rows of the first batch that `begin` reads to infer the types of columns."""
+"""Number of rows of the first batch that `begin` reads to infer column types."""
 
 LONGEST_SHOWN = 1_000
 """Maximum number of characters of a header or schema in an error message."""
 
 
 LONG = 10_000
-"""The minimum length of a schema that is stored in compressed form. Metadata and position of each batch include the
-schema."""
+"""The minimum length of a schema to compress. The metadata and position of each batch include the schema."""
 _PACKED = "zlib:"
 
 
@@ -311,7 +306,7 @@ class Misfit(UnfitText):
 
 
 def packed(schema: str) -> str:
-    """Convert a schema to the form that the ledger stores."""
+    """Convert a schema to its stored form."""
     return schema if len(schema) <= LONG or "\0" in schema else _PACKED + pack([schema])
 
 
@@ -323,7 +318,7 @@ def unpacked(kept: str | None) -> str | None:
 
 
 def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> str | None:
-    """Return the schema with the new columns of a csv file at its end. Return None if the columns have no names."""
+    """Return the schema with a csv file's new columns appended. Return None if the columns have no names."""
     found = find_schema([path], options)
     if found is None:
         return None
@@ -333,7 +328,7 @@ def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> 
 
 
 def with_text(schema: str, column: str) -> str:
-    """Return a copy of the schema in which the type of one column is STRING. This type accepts any value."""
+    """Return a copy of the schema in which one column is a STRING, which accepts any value."""
     kinds = {name: kind.ddl for name, kind in columns_of(schema).items()}
     return ddl_of({**kinds, column: "STRING"})
 
@@ -452,7 +447,7 @@ def find_schema(paths: Iterable[FilePath], options: Mapping[str, Any]) -> str | 
 
 
 def _widened(kind: str | None, text: str) -> str:
-    """Return the narrowest type that includes the type of the values so far and the value in this text."""
+    """Return the narrowest type that includes the type so far and the value of this text."""
     if kind == "STRING" or (kind and _PATTERNS[kind].fullmatch(text)):
         return kind
     own = next((each for each, pattern in _PATTERNS.items() if pattern.fullmatch(text)), "STRING")

@@ -1,4 +1,4 @@
-"""The sources of files, `FileSource` and `PartitionedFileSource`. A transaction takes the next new files by name."""
+"""The file sources, `FileSource` and `PartitionedFileSource`. A transaction takes the next new files by name."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ else:
 
 
 # --- arguments ----------------------------------------------------------------------------------------------------
-# The arguments of the sources of files: location, options of the reader, and batch limits.
+# The arguments of the file sources: location, reader options, and batch limits.
 
 
 class FolderArguments(Source):
@@ -190,7 +190,7 @@ class FolderArguments(Source):
         ] = {}  # the files whose content is checked during reading
 
     def _check_glob(self, path_glob: str) -> None:
-        """Raise an error for a glob that only the other source of files can use."""
+        """Raise an error for a glob that only the other file source can use."""
 
     def _make_storage(self) -> Storage:
         if "://" in self.path_glob:
@@ -200,7 +200,7 @@ class FolderArguments(Source):
                 )
             bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
             if "@" in bucket:
-                # Do not show the glob in the error, since it may contain a password.
+                # Do not show the glob in the error. It may contain a password.
                 raise self.unusable(
                     "path_glob", "...@...", "Name the connection separately: conn_id=..."
                 )
@@ -231,7 +231,7 @@ class FolderArguments(Source):
 
 
 # --- base ---------------------------------------------------------------------------------------------------------
-# Decide the next files, and read the rows of given files. All sources of files do this.
+# Decide the next files, and read the rows of given files. All file sources do this.
 
 
 log = logging.getLogger(__name__)
@@ -312,7 +312,7 @@ class FolderSource(FolderArguments):
             yield {"name": name, **found}
 
     def _finished(self, folder: str, new: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
-        """Omit files younger than `min_age`. A transactional source stops at the first such file, to keep the order."""
+        """Omit files younger than `min_age`. To keep the order, a transactional source stops at the first such file."""
         now = time.time()
         ages: dict[str, float] = {}
         try:
@@ -353,7 +353,7 @@ class FolderSource(FolderArguments):
         return {**metadata, **self._rows_of(folder, files)}
 
     def _rows_of(self, folder: str, files: list[Any]) -> Any:
-        """Return the metadata of a batch of files."""
+        """Return the metadata of a file batch."""
         changed = self._storage.changed(folder, (file["name"] for file in files))
         return {"folder": folder, "files": files, **({"changed": changed} if changed else {})}
 
@@ -426,7 +426,7 @@ class FolderSource(FolderArguments):
                 yield from files.rows(path)
 
     def parts(self, metadata: Any) -> list[tuple[Any, Mapping[str, str | None]]]:
-        """Return the metadata of each folder of a batch, with the columns that the folder's name defines."""
+        """Return the metadata of each folder of a batch, with the columns from the folder's name."""
         return [] if metadata is None else [(metadata, {})]
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
@@ -435,7 +435,7 @@ class FolderSource(FolderArguments):
         return _with_spelled(self._types(found), [columns for _, columns in parts])
 
     def _types(self, found: str | None) -> RowTypes | None:
-        """Return the types from the declared schema, or else from the schema of the first files."""
+        """Return the types from the declared schema, or from the schema of the first files."""
         return batch_files.declared_types(self.format, self.schema or batch_files.unpacked(found))
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
@@ -451,7 +451,7 @@ class FolderSource(FolderArguments):
         return {"": position or {}}
 
     def _types_of_taken(self, folders: Mapping[str, Any]) -> RowTypes | None:
-        """Return the types of the last Parquet file that was taken and still exists."""
+        """Return the types of the last taken Parquet file that still exists."""
         root = self._root()
         for name, position in folders.items():
             folder = below(root, name) if name else root
@@ -527,7 +527,7 @@ class FolderSource(FolderArguments):
 
     def reaches(self, position: Any, what: str) -> bool | None:
         taken = self._position(position)
-        # A transactional source takes names in order, so it never takes another file up to `last`.
+        # A transactional source takes names in order, so it never takes a file up to `last` later.
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
@@ -597,7 +597,7 @@ class FolderSource(FolderArguments):
 
     @contextmanager
     def _listable(self, folder: str) -> Iterator[None]:
-        """Raise an error if a listing is incomplete. Files after the missing names would be taken too early."""
+        """Raise an error if a listing is incomplete, since files after missing names would be taken too early."""
         try:
             yield
         except OSError as error:
@@ -628,7 +628,7 @@ class FolderSource(FolderArguments):
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 
     def _files_of(self, metadata: Any) -> BatchFiles:
-        """Return the files in the metadata of a folder, without reading them."""
+        """Return the files in a folder's metadata, without reading them."""
         folder = str(metadata["folder"])
         names = [file["name"] for file in metadata["files"]]
         root = self._storage.path(folder)
@@ -895,6 +895,6 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
 def _with_spelled(
     types: RowTypes | None, folders: Iterable[Mapping[str, str | None]]
 ) -> RowTypes | None:
-    """Add the columns that folder names define and that are not in the files."""
+    """Add the columns that only folder names define."""
     spelled = {name: pa.string() for columns in folders for name in columns}
     return None if types is None else {**types, **{n: spelled[n] for n in spelled.keys() - types}}

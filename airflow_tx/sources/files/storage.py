@@ -1,4 +1,4 @@
-"""List the files of a glob on a disk or in an object storage, and detect files that were taken or have changed.
+"""List the files that match a glob, on a disk or in object storage. Detect taken or changed files.
 
 Airflow's `ObjectStoragePath` provides access to S3, Google Cloud Storage and Azure.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # --- globs --------------------------------------------------------------------------------------------------------
-# The files and folders that match a glob. A folder that cannot be listed is an error, and never
+# The files and folders that match a glob. A folder that cannot be listed raises an error. It never
 # counts as empty.
 
 
@@ -112,7 +112,7 @@ def split_glob(path_glob: str) -> tuple[str, str]:
 
 
 class OtherContent(Exception):
-    """Signals that the content of a file differs from the metadata of the batch.
+    """Signals that a file's content differs from the batch metadata.
 
     :ivar found: current size and digest of the file.
     """
@@ -134,7 +134,7 @@ class Content:
         self.is_read = False
 
     def digested(self, file: BinaryIO) -> BinaryIO:
-        """Wrap a file. At the end of the file, the wrapper raises `OtherContent` if the content was not as expected."""
+        """Wrap a file. At its end, the wrapper raises `OtherContent` if the content was not as expected."""
         return cast("BinaryIO", _Digested(file, self))
 
 
@@ -189,7 +189,7 @@ class Storage(ABC):
     def is_folder(self, folder: str) -> bool:
         """Return whether a folder exists.
 
-        :raises OSError: the storage does not answer.
+        :raises OSError: the storage does not respond.
         """
         return self.opened(folder).is_folder("")
 
@@ -226,15 +226,15 @@ class Storage(ABC):
 
     @abstractmethod
     def modified(self, folder: str, name: str) -> float:
-        """Return the time of the last change of a file, in seconds since 1970.
+        """Return a file's modification time, in seconds since 1970.
 
         :raises OSError: the file cannot be read.
         """
 
     def changed(self, folder: str, names: Iterable[str]) -> int | None:
-        """Return the time of the latest change of some files, as an argument of `other`.
+        """Return the time of the latest change to some files, as an argument of `other`.
 
-        Return None if the storage needs no time.
+        Return None if the storage needs none.
         """
         return None
 
@@ -251,7 +251,7 @@ class Storage(ABC):
         """
 
     def lacks(self, folder: str, files: Iterable[Mapping[str, Any]]) -> str | None:
-        """Return a clause that names a missing or resized file of a batch. Return None if there is no such file."""
+        """Return a clause that names a missing or resized file of a batch, or None if there is none."""
         for file in files:
             path = below(folder, file["name"])
             try:
@@ -268,16 +268,13 @@ class Storage(ABC):
     ) -> Fingerprint:
         """Return the size and digest of a file, to detect a change.
 
-        :param info: details of the file, if the storage has just returned them.
+        :param info: file details, if the storage has just returned them.
         :param like: earlier fingerprint, to compute the same kind of digest.
         :raises OSError: the file cannot be read.
         """
 
     def content(self, expected: Fingerprint) -> Content | None:
-        """Return the object that checks a file during the read.
-
-        Return None if the fingerprint does not cover the entire content.
-        """
+        """Return the object that checks a file during the read, or None if the fingerprint covers only part of it."""
         return None
 
     def for_spark(self, folder: str, name: str) -> str:
@@ -286,7 +283,7 @@ class Storage(ABC):
 
 
 class Disk(Storage):
-    """A disk that every worker and every Spark driver mounts at the same path.
+    """A disk that all workers and Spark drivers mount at the same path.
 
     :param base: folder of a relative glob.
     """
@@ -359,7 +356,7 @@ class Disk(Storage):
 
 
 def _once(folder: str, found: Mapping[str, Listed], links: set[str]) -> dict[str, Listed]:
-    """Omit links to files that the listing already has under another name."""
+    """Omit links to files that are already listed under another name."""
     root = os.path.realpath(folder)
     linked = [
         name for name in found if not links.isdisjoint(accumulate(name.split("/"), "{}/{}".format))
@@ -407,10 +404,7 @@ def change_of(before: Look, now: Look | None) -> str:
 
 
 def unspellable(path: str) -> tuple[str, str] | None:
-    """Return the problem and the remedy if the ledger or Spark cannot represent a file name.
-
-    Return None if both can.
-    """
+    """Return the problem and the remedy if the ledger or Spark cannot represent a file name, or None."""
     name = path.partition("://")[2] or path
     try:
         path.encode()
@@ -427,15 +421,15 @@ def words_of(found: Fingerprint | None) -> str:
 
 @dataclass(frozen=True)
 class FilesPosition:
-    """The position of a source of files.
+    """The position of a file source.
 
-    The greatest name does not show which smaller names were taken, so the position has all names that were taken.
-    Similar names, such as dates, are compressed to 2 to 5 bytes each. A transactional source drops the names of files
-    that are no longer in the folder. Its position is therefore as small as the folder. An opaque source keeps these
-    names. Otherwise it would take a file again that was removed and comes back.
+    The greatest name does not show which smaller names were taken, so the position has all taken names. Similar names,
+    such as dates, are compressed to 2 to 5 bytes each. A transactional source drops the names of files that are no
+    longer in the folder. Its position is therefore as small as the folder. An opaque source keeps these names.
+    Otherwise it would retake a file that was removed and comes back.
 
     :param last: greatest name that was taken, or "" for none.
-    :param taken: names that were taken. A transactional source keeps only the names that are still in the folder.
+    :param taken: taken names. A transactional source keeps only names that are still in the folder.
     :param count: number of files ever taken.
     """
 
@@ -471,7 +465,7 @@ class FilesPosition:
     def from_json(cls, value: Any) -> FilesPosition:
         """Parse the result of `to_json`. None means the position before the first file.
 
-        :raises ValueError: the value is not a position of a source of files.
+        :raises ValueError: the value is not a position of a file source.
         """
         if value is None:
             return cls()

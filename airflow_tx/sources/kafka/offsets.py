@@ -44,7 +44,7 @@ else:
 
 
 # --- positions ----------------------------------------------------------------------------------------------------
-# The offsets that Kafka has, and positions in the form that the ledger stores.
+# The offsets that Kafka has, and positions in their stored form.
 
 
 EARLIEST = "earliest"
@@ -55,8 +55,7 @@ LATEST = "latest"
 class Extent:
     """The offsets that a partition has.
 
-    :param topic_id: id of the topic, or None before Kafka 2.8. The id changes if the topic is deleted and created
-        again.
+    :param topic_id: id of the topic, or None before Kafka 2.8. The id changes if the topic is recreated.
     :param first: first available offset.
     :param end: offset after the last readable message, before the first open Kafka transaction.
     :param waiting: number of offsets from `end` on. They wait for the end of the open Kafka transaction.
@@ -84,8 +83,8 @@ class LastMessage:
 class OffsetsSnapshot:
     """The state of some topics at one time.
 
-    :param extents: offsets of each partition that answered.
-    :param away: reason for each partition that did not answer.
+    :param extents: offsets of each partition that responded.
+    :param away: reason for each partition that did not respond.
     :param missing: topics that do not exist.
     :param ids: id of each topic.
     """
@@ -105,7 +104,7 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """Return the number of offsets. It is the maximum number of messages."""
+        """Return the number of offsets, which is the maximum number of messages."""
         return self.end - self.start
 
 
@@ -122,11 +121,11 @@ def split_name(partition: str) -> tuple[str, int]:
 def position_json(
     topic_id: str | None, offset: int, life: int = 0, last: LastMessage | None = None
 ) -> dict[str, Any]:
-    """Return a position in the form that the ledger stores.
+    """Return a position in its stored form.
 
     :param topic_id: id of the topic.
     :param offset: next offset to read.
-    :param life: number of times that the partition was truncated or created again. It keeps positions unique. 0 is
+    :param life: number of times that the partition was truncated or recreated, which keeps positions unique. 0 is
         omitted.
     :param last: last message before `offset`. None is omitted.
     """
@@ -137,18 +136,18 @@ def position_json(
 
 
 def last_message_json(last: LastMessage | None) -> dict[str, Any]:
-    """Return the last message as an entry of a position or of metadata. The entry is empty for None."""
+    """Format the last message as an entry for a position or metadata. Return an empty entry for None."""
     return {} if last is None else {"last": vars(last)}
 
 
 def last_message_of(spelled: Mapping[str, Any]) -> LastMessage | None:
-    """Return the last message that a position or metadata has. Return None if it has none."""
+    """Return the last message in a position or metadata, or None if there is none."""
     last = spelled.get("last")
     return None if last is None else LastMessage(**last)
 
 
 def end_position(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position after the rows in the metadata of a partition."""
+    """Return the position after the rows in a partition's metadata."""
     return position_json(rows["topic_id"], rows["to"], last=last_message_of(rows))
 
 
@@ -160,7 +159,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class KafkaUnreachable(TxError):
-    """Signals that no broker of Kafka answers."""
+    """Signals that no Kafka broker responds."""
 
     template = "Kafka of connection {conn_id} cannot be reached: {reason}."
 
@@ -175,7 +174,7 @@ class KafkaOffsets:
     """A connection to a Kafka cluster.
 
     :param address: brokers and login.
-    :param timeout: seconds to wait for an answer.
+    :param timeout: seconds to wait for a response.
     """
 
     def __init__(self, address: KafkaAddress, timeout: float) -> None:
@@ -189,7 +188,7 @@ class KafkaOffsets:
         )
 
     def snapshot(self, topics: Sequence[str]) -> OffsetsSnapshot:
-        """Query the current state of these topics."""
+        """Query the current state of topics."""
         kafka = needed("confluent_kafka")
         described = self._admin.describe_topics(
             kafka.TopicCollection(list(topics)), request_timeout=self._timeout
@@ -219,8 +218,8 @@ class KafkaOffsets:
         give_up = time.monotonic() + self._timeout
         while True:
             extents, away = self._request(partitions, ids)
-            # A broker that has just started, or has just become a leader, returns these errors for
-            # a short time.
+            # A broker that has just started, or has just become a leader, briefly returns these
+            # errors.
             if not any(_passes(error) for error in away.values()) or time.monotonic() > give_up:
                 return extents, away
             self._admin.poll(0.1)
@@ -336,17 +335,17 @@ def needed(module: str) -> Any:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Read messages of Kafka as Python dicts, as Arrow batches or with Spark's connector. Sample the
-# sizes of messages.
+# Read Kafka messages as Python dicts, as Arrow batches or with Spark's connector. Sample message
+# sizes.
 
 
 KafkaMessage = dict[str, Any]
 
 SAMPLED_MESSAGES = 200
-"""Number of messages in the sample that estimates message sizes."""
+"""Number of messages in the sample for estimating message sizes."""
 _AT_ONCE = 1000
 _MANY = 20_000
-"""The minimum number of offsets for which Arrow reads the messages."""
+"""The minimum number of offsets for reading with Arrow."""
 _MESSAGES_OF_PAGE = 32_768
 _BYTES_OF_PAGE = 8 * 1024 * 1024
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
@@ -379,7 +378,7 @@ class MisfitMessage(Exception):
 
 
 class MisfitTime(MisfitMessage):
-    """Signals that a message has a time that Python cannot represent."""
+    """Signals that Python cannot represent a message's time."""
 
 
 def read_messages(
@@ -392,7 +391,7 @@ def read_messages(
 ) -> Iterator[KafkaMessage | MalformedRow]:
     """Read messages in order, one partition after the other.
 
-    Since loading Arrow takes long, Arrow parses the messages only if there are many.
+    Arrow only parses large batches, since loading it takes long.
 
     :param offsets: offsets to read, by partition.
     :param timeout: maximum seconds without a message.
@@ -510,7 +509,7 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
 
 @contextmanager
 def consumer_of(address: KafkaAddress, **settings: Any) -> Iterator[Consumer]:
-    """Open a consumer, and close it at the end of the `with` block.
+    """Open a consumer, and close it after the `with` block.
 
     :param settings: additional settings of the consumer.
     """
@@ -561,13 +560,13 @@ def _messages(
 
 
 def some_messages(consumer: Consumer) -> list[Message]:
-    """Return the messages that have arrived. Wait for a short time for the first message."""
+    """Return the messages that have arrived. Wait briefly for the first one."""
     first = consumer.poll(0.2)
     return [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]
 
 
 def ends_partition(address: KafkaAddress, message: Message) -> bool:
-    """Return whether a message is the end-of-partition event. Raise any other error of the message."""
+    """Return whether a message is the end-of-partition event. Raise any other error in the message."""
     error = message.error()
     kafka = needed("confluent_kafka").KafkaError
     if error is None:
@@ -672,7 +671,7 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
 
 
 def _timely(rows: DataFrame) -> DataFrame:
-    """Add a check to a query. It fails at a time that Python cannot represent."""
+    """Add a check to a query, which fails on a time that Python cannot represent."""
     at = F.col("timestamp")
     problem = F.concat(F.lit("column timestamp = "), F.unix_millis(at), F.lit(" ms"))
     return rows.withColumn(
@@ -685,13 +684,13 @@ def _timely(rows: DataFrame) -> DataFrame:
 
 
 def _worded(problem: Column) -> Column:
-    """Return an error text with topic, partition, offset and problem."""
+    """Return an error text with the topic, partition, offset and problem."""
     form = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
     return F.format_string(form, "topic", "partition", "offset", problem)
 
 
 def misfit_in(error: Exception) -> MisfitTime | None:
-    """Return the error of `_timely` if a query failed because of it. Return None otherwise."""
+    """Return the error of `_timely` if it made a query fail. Otherwise return None."""
     found = _WHERE.search(str(error))
     return MisfitTime(found[1]) if found else None
 

@@ -1,4 +1,4 @@
-"""The source of Kafka topics. A transaction takes the next offsets of every partition.
+"""The Kafka source. A transaction takes the next offsets of every partition.
 
 Source: storm-transactional-topologies (TransactionalKafkaSpout, OpaqueTransactionalKafkaSpout).
 """
@@ -68,13 +68,13 @@ if TYPE_CHECKING:
 
 
 # --- log ----------------------------------------------------------------------------------------------------------
-# One partition of Kafka as a log. It has the next offsets, and the offsets that Kafka has deleted.
-# This code does no I/O.
+# One Kafka partition as a log, with its next offsets and the offsets that Kafka has deleted. This
+# code does no I/O.
 
 
 @dataclass(frozen=True)
 class KafkaSnapshot(LogSnapshot):
-    """The state of a partition after an offset.
+    """A partition's state after an offset.
 
     :param begins: whether the batch sets a position for the partition, even without rows.
     """
@@ -91,8 +91,8 @@ class KafkaLog(PartitionLog):
     :param topic_id: current id of the topic with this name.
     :param extent: available offsets, or None if the topic has no such partition now.
     :param away: reason why the partition cannot be reached, or None if it can.
-    :param new: whether no batch has read the topic yet.
-    :param latest: whether the first batch of a topic begins at the end of the topic.
+    :param new: whether the topic was never read by a batch.
+    :param latest: whether a topic's first batch starts at the topic's end.
     :param other: current message before the position, if it differs from the message that was taken.
     """
 
@@ -118,7 +118,7 @@ class KafkaLog(PartitionLog):
         return super().backlog(position) + (self.extent.waiting if self.extent else 0)
 
     def _first(self) -> KafkaSnapshot:
-        """Return the first snapshot of a partition. A partition that was added to a known topic begins at offset 0.
+        """Return the first snapshot of a partition. A partition that was added to a known topic starts at offset 0.
 
         If Kafka no longer has its first offsets, the partition gets position 0 without rows. The next decision then
         reports the lost rows, as for any partition.
@@ -191,20 +191,20 @@ class KafkaLog(PartitionLog):
 
 # --- last message -------------------------------------------------------------------------------------------------
 # The last message that was taken shows whether a partition was truncated and written again. Offsets
-# alone do not show this, since the partition may have grown to the old end again.
+# alone do not, since the partition may have grown back to its old end.
 
 
 _BACK = 2
-"""Number of offsets to read first. They are the last message, and the marker that follows it in a Kafka transaction."""
+"""Number of offsets to read first: the last message, and the marker that follows it in a Kafka transaction."""
 _FURTHER = 16
-# Fetch little data, since only one message of each partition is needed.
+# Fetch little data, since only one message per partition is needed.
 _FETCHED = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 16384}
 
 
 def last_messages(
     address: KafkaAddress, ranges: Mapping[str, OffsetRange], timeout: float
 ) -> dict[str, LastMessage]:
-    """Return the last message of each range. The result omits a range without a message.
+    """Return the last message of each range. Ranges without messages are omitted.
 
     :param ranges: offsets to search, by partition. All partitions are searched in parallel.
     :param timeout: maximum seconds without a message.
@@ -456,7 +456,7 @@ class KafkaTopics(LogSource):
         return self.rows_refused(problem, Remedy((remedy, skip)), error.place)
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
-        """Return the offsets in the metadata, after a check that Kafka still has all these offsets."""
+        """Return the offsets in the metadata, after checking that Kafka still has them all."""
         if not isinstance(metadata, dict) or not metadata:
             raise OtherSource(
                 source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition"
@@ -508,7 +508,7 @@ class KafkaTopics(LogSource):
         if self._offsets is not None:
             with suppress(KafkaUnreachable):
                 return self._offsets.snapshot(wanted)
-        # A client whose node is lost may not connect to another node. A new client connects to one.
+        # A client whose node is lost may not connect to another node, but a new client does.
         self._offsets = KafkaOffsets(self._address(), self.timeout)
         return self._offsets.snapshot(wanted)
 
@@ -539,7 +539,7 @@ class KafkaTopics(LogSource):
 
     @contextmanager
     def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:
-        """Convert KafkaRefused to a SourceError.
+        """Convert KafkaRefused errors to a SourceError.
 
         :param if_unreachable: remedy for the error KafkaUnreachable, which is also converted, or None to raise it
             unchanged.
@@ -580,18 +580,18 @@ class KafkaSource(KafkaTopics):
     Markers and aborted messages also have offsets, so a batch may have fewer rows.
 
     Both kinds of source stop if Kafka has deleted the next rows, or if a topic was deleted and created again. They
-    continue after a person has accepted the loss. If a partition has no leader, a transactional source stops, and an
+    continue after a user has accepted the loss. If a partition has no leader, a transactional source stops, and an
     opaque source omits the partition.
 
     :param conn_id: Airflow connection of type kafka. Its extra contains the settings of librdkafka.
-    :param topic: one topic, or several topics with commas between them: ``orders,returns``.
-    :param starting: where the first transaction begins to read a topic: ``earliest`` or ``latest``. A partition that is
-        added later always begins with its first row.
+    :param topic: one topic, or several comma-separated topics: ``orders,returns``.
+    :param starting: where the first transaction starts reading a topic: ``earliest`` or ``latest``. Partitions that are
+        added later are always read from their first row.
     :param value_schema: Spark DDL, such as ``user STRING, amount DOUBLE``. The source parses values as JSON into a
         struct (without Spark, a dict). If a value does not fit the schema, the batch fails, and the error names the
         offset.
     :param options: options of Spark's connector, such as ``{"minPartitions": "8", "kafka.fetch.max.bytes": "..."}``.
-    :param timeout: seconds to wait for an answer from Kafka.
+    :param timeout: seconds to wait for a response from Kafka.
     :param malformed: how to handle a message that does not fit the `value_schema`. ``refuse`` fails the batch.
         ``reject`` writes the message to the `rejected` table of the `Transaction`.
     :param limits: the kind of the source, and the limits of a batch:
@@ -599,7 +599,7 @@ class KafkaSource(KafkaTopics):
         - `kind`: ``transactional`` or ``opaque``;
         - `max_rows_per_batch`: the maximum number of offsets, over all partitions;
         - `max_bytes_per_batch`: the maximum size of keys and values, estimated from the next 200 rows;
-        - `target_seconds`: how long processing should take. The source chooses the number of rows accordingly.
+        - `target_seconds`: how long processing should take. The number of rows is chosen accordingly.
     """
 
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, KafkaLog]:
@@ -673,7 +673,7 @@ class KafkaSource(KafkaTopics):
             return None
         rows: Any = batch.metadata
         after: Any = batch.position
-        # The first batch of a partition may begin after older messages. The last message may be one
+        # A partition's first batch may start after older messages, and the last message may be one
         # of them.
         ranges = {
             name: OffsetRange(
@@ -681,7 +681,7 @@ class KafkaSource(KafkaTopics):
             )
             for name, each in rows.items()
         }
-        # If the batch has no message of a partition, keep the last message of an earlier batch.
+        # For a partition without messages in this batch, keep the last message of an earlier batch.
         last = {name: last_message_of(each) for name, each in after.items()} | self._last_messages(
             ranges
         )
@@ -719,10 +719,7 @@ class KafkaSource(KafkaTopics):
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]
     ) -> dict[str, KafkaLog]:
-        """Return the logs of the existing partitions.
-
-        Also return a log for each known partition that an existing topic no longer has.
-        """
+        """Return the logs of the existing partitions, and of known partitions that an existing topic no longer has."""
         taken_up = {split_name(name)[0] for name in positions}
         lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
         others = self._other_messages(snapshot, positions)
@@ -742,7 +739,7 @@ class KafkaSource(KafkaTopics):
         return found
 
     def _check_begin(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]) -> None:
-        """Raise an error if a topic without a batch is missing, or if one of its partitions cannot be reached."""
+        """Raise an error if a topic without a batch is missing or has an unreachable partition."""
         taken_up = {split_name(name)[0] for name in positions}
         left_out = taken_up if self.kind is SourceKind.OPAQUE else set()
         if missing := [topic for topic in snapshot.missing if topic not in left_out]:

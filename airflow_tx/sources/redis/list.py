@@ -21,9 +21,9 @@ from airflow_tx.sources.redis.source import (
 
 # --- counted ------------------------------------------------------------------------------------------------------
 # The common part of numbered keys and lists, whose messages have consecutive numbers. A server that
-# was killed and lost its latest messages gives their numbers to other messages. A position
-# therefore has the next number, and a digest of the message before that number. If that message
-# differs later, the server went back. Source: Getting Started with Storm, chapter 8 (RQ).
+# was killed and lost its latest messages reuses their numbers. A position therefore has the next
+# number, and a digest of the message before that number. If that message differs later, the server
+# went back. Source: Getting Started with Storm, chapter 8 (RQ).
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cursor:
 
     :param next: number of the next message.
     :param last: digest of the message before `next`, or None if it is unknown.
-    :param life: number of times that the server went back. It keeps positions unique.
+    :param life: number of times that the server went back, which keeps positions unique.
     """
 
     next: int
@@ -44,7 +44,7 @@ class Cursor:
 
 
 def pages(first: int, end: int) -> list[range]:
-    """Divide the numbers from `first` to `end`, exclusive, into pages. One request reads a page."""
+    """Divide the numbers from `first` to `end`, exclusive, into pages. Each request reads one page."""
     return [range(start, min(start + PAGE, end)) for start in range(first, end, PAGE)]
 
 
@@ -65,7 +65,7 @@ class CountedMessages(MessageLog):
     def loss(self, cursor: Cursor, end: int, before: bytes | None) -> Gone | None:
         """Return the loss if the server went back. Otherwise return None.
 
-        :param end: number that the next written message will get.
+        :param end: number that the next message will get.
         :param before: current message before the cursor, or None if it is missing.
         """
         went_back = f"{self.database.where} went back"
@@ -93,9 +93,9 @@ class CountedMessages(MessageLog):
         return LogBatch(rows, after.to_json(), count, start=cursor.to_json(), ended=ended)
 
     def check_last(self, rows: Any, last: bytes | None) -> None:
-        """Raise an error if messages of the batch were replaced. The server assigns numbers in order.
+        """Raise an error if messages of the batch were replaced.
 
-        If any message was replaced, the last one was also replaced.
+        The server assigns numbers in order, so the last message is always among them.
         """
         if last is not None and message_digest(last) != rows["last"]:
             first = rows["from"]
@@ -127,7 +127,7 @@ class RedisListSource(RedisSource):
 
     The source detects that a server lost messages by one of two signs. The list ends before the next number to take, or
     the message before that number differs. The source then stops and names the loss, until the messages are back or a
-    person accepts the loss. It cannot detect two kinds of loss. In the first, the server loses a message that no batch
+    user accepts the loss. It cannot detect two kinds of loss. In the first, the server loses a message that no batch
     contains yet, and no message is written afterwards. In the second, an equal message replaces the lost message.
 
     The source uses the commands LLEN, LINDEX and LRANGE.
@@ -160,7 +160,7 @@ class RedisListSource(RedisSource):
 
 @dataclass(frozen=True)
 class ListedMessages(CountedMessages):
-    """The messages of a list to which writers only append (RPUSH). The number of a message is its index, from 0."""
+    """The messages of a list to which writers only append (RPUSH). Their numbers are their indexes, from 0."""
 
     def __str__(self) -> str:
         return f"the list {self.key}"
@@ -210,7 +210,7 @@ class ListedMessages(CountedMessages):
         return [len(message) for message in client.lrange(self.key, first, first + most - 1)]
 
     def _end_and(self, client: Any, index: int) -> tuple[int, bytes | None]:
-        """Return the length of the list, and the message at an index."""
+        """Return the list's length, and the message at an index."""
         pipeline = client.pipeline(transaction=True)
         pipeline.llen(self.key)
         pipeline.lindex(self.key, max(index, 0))

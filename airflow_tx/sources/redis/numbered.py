@@ -33,9 +33,9 @@ class RedisNumberedSource(RedisSource):
 
     The source detects that a server lost messages by one of three signs. NEXT_WRITE is less than the next number to
     take, the message before that number differs, or a number has no message. The source stops and names the loss, until
-    the messages are back or a person accepts the loss. It cannot detect two kinds of loss. In the first, the server
-    loses a message that no batch contains yet, and no message is written afterwards. In the second, an equal message
-    replaces the lost message.
+    the messages are back or a user accepts the loss. It cannot detect two kinds of loss. In the first, the server loses
+    a message that no batch contains yet, and no message is written afterwards. In the second, an equal message replaces
+    the lost message.
 
     The source uses the commands GET, MGET, EXISTS, STRLEN and TYPE, and SET for `move_cursor`.
 
@@ -43,8 +43,8 @@ class RedisNumberedSource(RedisSource):
     :param prefix: prefix of every key, or several prefixes.
     :param schema: Spark DDL, such as ``user STRING, text STRING``, for messages that are JSON objects. The column
         `message` is then a STRUCT. By default, a message is a text.
-    :param move_cursor: whether `begin` sets NEXT_READ to its position, as in the book. The first batch begins at
-        NEXT_READ if the key exists. Otherwise it begins at 1.
+    :param move_cursor: whether `begin` sets NEXT_READ to its position, as in the book. The first batch starts at
+        NEXT_READ if the key exists, and otherwise at 1.
 
     The other parameters are the same as for `RedisSource`: `databases`, `malformed`, `kind`, `max_rows_per_batch`,
     `max_bytes_per_batch` and `target_seconds`.
@@ -178,7 +178,7 @@ class NumberedMessages(CountedMessages):
         return counts == list(map(len, found)), last
 
     def _with(self, client: Any, first: int, end: int, *, there: bool) -> Iterator[int]:
-        """Yield the numbers that have a message. If `there` is False, yield the numbers that have none."""
+        """Yield the numbers that have a message, or with `there` False, the numbers without one."""
         for numbers in pages(first, end):
             pipeline = client.pipeline(transaction=False)
             for number in numbers:

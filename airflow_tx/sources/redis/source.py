@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 # --- server -------------------------------------------------------------------------------------------------------
-# A database of a Redis server. Errors of the server become errors of this package.
+# A Redis database. Server errors become errors of this package.
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class RedisDatabase:
         return make_client(self.parameters, needed_by=self.source)
 
     def failures(self) -> AbstractContextManager[None]:
-        """Convert errors of Redis to errors of this package.
+        """Convert Redis errors to errors of this package.
 
-        PartitionUnavailable means that the server does not answer.
+        PartitionUnavailable means that the server does not respond.
         """
         return redis_failures(self.parameters, self._error)
 
@@ -158,7 +158,7 @@ class MessageLog(ABC):
 
     @abstractmethod
     def snapshot(self, client: Any, position: Json) -> LogSnapshot:
-        """Find the messages after a position, in one round trip.
+        """Find the messages after a position in one round trip.
 
         :param position: position of the partition, or None to begin at the first message.
         :raises PartitionUnavailable: the key does not exist now.
@@ -192,10 +192,10 @@ class MessageLog(ABC):
 
     @abstractmethod
     def named(self, id_: int | str) -> str:
-        """Return the description of a message, for errors."""
+        """Describe a message, for errors."""
 
     def gone(self, what: str) -> SourceError:
-        """Return the error for a batch whose messages no longer exist."""
+        """Return the error for a batch with lost messages."""
         remedy = f"Bring them back, then clear the task; if they are gone permanently: {self.database.skip}"
         return self.database.refused(f"{what} ({self.database.where})", remedy)
 
@@ -239,7 +239,7 @@ class RedisLog(PartitionLog):
             )
 
     def set_text(self, name: str, value: Any) -> None:
-        """Set the value of a key. The name of the key gets the prefix of this partition."""
+        """Set the value of a key, whose name gets this partition's prefix."""
         with self.messages.database.failures():
             self.client.set(f"{self.messages.key}{name}", value)
 
@@ -263,7 +263,7 @@ _AT_ONCE = 5_000
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a batch that one call reads. It can be pickled.
+    """A part of a batch to read in one call. It can be pickled.
 
     :param log: messages of the partition.
     :param messages: item of `MessageLog.parts`.
@@ -327,7 +327,7 @@ class Part:
         return pa.RecordBatch.from_pydict(values, pa.schema(types))
 
     def unreadable(self, id_: int | str, why: ValueError) -> RowsRefused:
-        """Return the error for a message that cannot be read. The error fails the batch."""
+        """Return the error for an unreadable message, which fails the batch."""
         database = self.log.database
         named = f"{self.log.named(id_)} in {database.where}, partition {database.partition},"
         problem = f"{named} cannot be read"
@@ -415,7 +415,7 @@ class RedisSource(LogSource):
             raise self.unusable("partitions", [each.name for each in partitions], remedy)
 
     def named_by(self, argument: str, value: str | Sequence[str], remedy: str) -> tuple[str, ...]:
-        """Parse an argument that is one name or several names.
+        """Parse an argument of one or several names.
 
         :raises ConfigError: there is no name, or a name is empty.
         """
@@ -524,7 +524,7 @@ class RedisSource(LogSource):
         """Return the log of one partition.
 
         :param name: name of the partition.
-        :param txid: transaction whose messages are read, for errors.
+        :param txid: transaction whose messages are read, for error messages.
         """
         partition = self._partitions.get(name)
         if partition is None:

@@ -1,8 +1,8 @@
 """The source of Redis streams. A transaction takes the next entries of every stream, by id.
 
-Redis 7 counts the entries ever added to a stream, and a position holds this count. The current count minus the count of
-the position should be the number of entries after the position. If the stream has fewer entries, some were trimmed or
-deleted. If it has more entries, the server went back.
+Redis 7 counts the entries ever added to a stream, and a position holds this count. The difference between the current
+count and the position's count should be the number of entries after the position. If the stream has fewer entries, some
+were trimmed or deleted. If it has more entries, the server went back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RedisStreamSource(RedisSource):
 
     Redis 7 counts the entries ever added to a stream. The source therefore detects entries that were trimmed or deleted
     before it took them, and a server that went back. With Redis 6.2 it detects only that the last id went back. The
-    source then stops and names the loss, until the entries are back or a person accepts the loss.
+    source then stops and names the loss, until the entries are back or a user accepts the loss.
 
     The source uses the commands XINFO, XRANGE and EVAL.
 
@@ -98,7 +98,7 @@ class StreamPosition:
     :param after: id of the last entry that was taken.
     :param read: number of entries ever added up to `after`, or None if the server does not count them.
     :param deleted: greatest id that was deleted before the batch was decided.
-    :param life: number of times that entries were lost. It keeps positions unique.
+    :param life: number of times that entries were lost, which keeps positions unique.
     """
 
     after: str = FIRST
@@ -200,7 +200,7 @@ class StreamMessages(MessageLog):
             taken = taken + said.found
             to = said.to or to
             if said.found < step or to == said.final:
-                # A position from an older server has no count. It gets the count of all entries.
+                # A position from an older server has no count, so it gets the total count.
                 read = said.added if at.read is None else at.read + taken
                 return (
                     taken,
@@ -255,7 +255,7 @@ class StreamMessages(MessageLog):
 
     def _available(self, at: StreamPosition, said: StreamInfo) -> int:
         if at.read is None or said.added is None or self._all_after(at, said):
-            return said.length  # This number is an upper bound.
+            return said.length  # This count is an upper bound.
         return min(max(said.added - at.read, 0), said.length)
 
     @staticmethod
@@ -263,10 +263,7 @@ class StreamMessages(MessageLog):
         return said.first is None or order(said.first) > order(at.after)
 
     def _lost(self, at: StreamPosition, said: StreamInfo) -> Gone | None:
-        """Return the loss after a position according to the counters of the server.
-
-        Return None if they show no loss.
-        """
+        """Return the loss after a position that the server's counters show, or None."""
         if order(said.last) < order(at.after):
             what = f"the stream {self.key} in {self.database.where} went back from {at.after} to {said.last}; its"
             what += f" entries after {at.after} are gone, and the {said.length} entries that it has count as taken"
@@ -291,10 +288,7 @@ class StreamMessages(MessageLog):
         return deleted or forgotten or (said.added <= at.read) != ended
 
     def _gap(self, at: StreamPosition, found: int, said: StreamInfo, until: str) -> Gone | None:
-        """Return the loss if the number of entries after a position differs from the server's count.
-
-        Otherwise return None.
-        """
+        """Return the loss if the entries after a position do not match the server's count. Otherwise return None."""
         if at.read is None or said.added is None or not (missing := said.added - at.read - found):
             return None
         where = f"the stream {self.key} in {self.database.where}"

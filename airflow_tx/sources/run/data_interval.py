@@ -21,9 +21,9 @@ class DataIntervalSource(IntervalSource):
     """A source whose batch is the data interval of the run. It calls ``reader(start, end, spark=None, **options)``.
 
     The run key is the interval. Another run of the same interval, such as after a backfill, therefore has the same
-    transaction. Runs may come in any order. The source refuses an interval that overlaps an interval of another
-    transaction, since common rows would count twice. Intervals overlap, for example, after a schedule changes from
-    daily to hourly. The source also refuses a run that Airflow started before the end of its interval.
+    transaction. Runs may come in any order. The source refuses an interval that overlaps another transaction's
+    interval, since shared rows would count twice. Intervals overlap, for example, after a schedule changes from daily
+    to hourly. The source also refuses a run that Airflow started before the end of its interval.
 
     With `in_order`, txids follow the dates. A run that is ahead waits for the interval before its own. The source
     refuses a late run. The interval of such a run is before the last interval that has a txid.
@@ -40,7 +40,7 @@ class DataIntervalSource(IntervalSource):
 
     @property
     def can_omit_runs(self) -> bool:
-        # A subclass may decide its batches differently.
+        # Subclasses may decide batches differently.
         return type(self) is DataIntervalSource
 
     def without_runs(self, schedule: IntervalSchedule) -> DatedSource:

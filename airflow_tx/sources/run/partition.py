@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 # --- reader -------------------------------------------------------------------------------------------------------
-# Sources that read the data of a run with a function of the user. A source stores the path of the
-# function, since a Spark driver must also import the function.
+# Sources that read a run's data with a user function. They store the function's path, since Spark
+# drivers must also import it.
 
 
 _REMEDY = (
@@ -52,9 +52,9 @@ _Self = TypeVar("_Self", bound="ReaderSource")
 
 
 class ReaderSource(Source):
-    """The base class of sources that call a function. A subclass decides which part of the data a run gets.
+    """The base class of sources that call a function.
 
-    The function reads the rows of this part.
+    A subclass decides which part of the data a run gets, and the function reads its rows.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. With None,
         tasks of the block read the rows themselves.
@@ -92,7 +92,7 @@ class ReaderSource(Source):
         self._key = self._whose = ""
 
     def _path(self, reader: str | Callable[..., Any]) -> str:
-        """Return the import path of a reader. A reader that is given as a path is imported only when rows are read.
+        """Return a reader's import path. A reader given as a path is imported only when rows are read.
 
         :raises ConfigError: other processes cannot import the reader.
         """
@@ -225,7 +225,7 @@ class RunPartitionSource(ReaderSource):
         raise self.refused(f"run {run.run_id} has no partition date and no partition key", remedy)
 
     def _date(self, run_id: str, value: datetime | str) -> str:
-        """Convert the date of a partition to UTC, so that equal dates have equal texts."""
+        """Convert a partition's date to UTC, so that equal dates have equal texts."""
         try:
             date = (
                 datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -248,10 +248,10 @@ class RunPartitionSource(ReaderSource):
 
 
 # --- interval -----------------------------------------------------------------------------------------------------
-# Batches that are data intervals. This part checks overlaps and the order, and calls the reader.
+# Data interval batches. This part checks overlaps and the order, and calls the reader.
 
 
-_SKEW = timedelta(minutes=1)  # The tolerated difference between the clocks of Airflow's hosts.
+_SKEW = timedelta(minutes=1)  # The tolerated clock difference between Airflow hosts.
 
 
 class IntervalSource(ReaderSource, DatedSource):

@@ -1,4 +1,4 @@
-"""Open the database of a connection for reading. A failure is reported in one line without credentials."""
+"""Open a connection's database for reading. Failures are reported in one line without credentials."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_STATES = ("lock_timeout", "idle_timeout")
 
 @dataclass(frozen=True)
 class TableErrors:
-    """Creates the errors for one table of a source.
+    """Creates the errors for one of a source's tables.
 
     :param source: repr of the source.
     :param conn_id: connection of the database.
@@ -49,11 +49,11 @@ class TableErrors:
     replay: Command | None = None
 
     def refused(self, problem: str, remedy: Remedy | str) -> SourceError:
-        """Return the error for a problem that only a person can solve."""
+        """Return the error for a problem that only a user can solve."""
         return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
 
     def rows_refused(self, problem: str, remedy: str, place: str) -> RowsRefused:
-        """Return the error for rows that have a value which no reader accepts.
+        """Return the error for rows with a value that no reader accepts.
 
         :param place: place of the value that `problem` quotes.
         """
@@ -62,7 +62,7 @@ class TableErrors:
         return RowsRefused(source=self.source, problem=problem, remedy=remedy, place=place)
 
     def other_source(self, problem: str) -> OtherSource:
-        """Return the error for a record that another source has written into the ledger."""
+        """Return the error for a ledger record that another source has written."""
         return OtherSource(source=self.source, problem=f"{self._where}{problem}")
 
     @property
@@ -109,12 +109,12 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection with one transaction, which reads from one snapshot of the database."""
+        """Open a connection with one transaction, which reads from one database snapshot."""
         with self.failures(), closing(self.hold()) as connection:
             yield connection
 
     def hold(self) -> Connection:
-        """Open a connection in the same way as `reading`. The caller must close it."""
+        """Open a connection like `reading`. The caller must close it."""
         connection = self._engine.connect()
         if self.kind != "sqlite":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -125,7 +125,7 @@ class Database:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Convert errors of the database driver to errors of this package."""
+        """Convert database driver errors to errors of this package."""
         try:
             yield
         except sa.exc.DBAPIError as error:
@@ -154,8 +154,8 @@ class Database:
 
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
-            # Do not roll back before a close. If the server does not respond, a rollback logs an
-            # error.
+            # Do not roll back before a close. If the server does not respond, a rollback would log
+            # an error.
             engine = sa.create_engine(
                 url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None
             )
@@ -210,18 +210,18 @@ def _prepared(kind: str) -> Callable[[Any, Any], None]:
 
 
 # --- unique -------------------------------------------------------------------------------------------------------
-# Check that a constraint of the database keeps the order of a table unique.
+# Check that a database constraint keeps a table's order unique.
 
 
-Names = Sequence[str | None]  # An expression in an index has no column name.
+Names = Sequence[str | None]  # An index expression has no column name.
 log = logging.getLogger(__name__)
 
 _INVALID = """
 SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = CAST(:table AS regclass) AND NOT i.indisvalid
 """
-# The tables that inherit from an ordinary table. Partitions of a partitioned table are not among
-# them, since the indexes of that table cover them.
+# The tables that inherit from an ordinary table. A partitioned table's partitions are not included,
+# since its indexes cover them.
 _CHILDREN = """
 SELECT h.inhrelid::regclass::text FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhparent
 WHERE c.oid = CAST(:table AS regclass) AND c.relkind = 'r' ORDER BY 1
@@ -230,7 +230,7 @@ WHERE c.oid = CAST(:table AS regclass) AND c.relkind = 'r' ORDER BY 1
 
 @dataclass(frozen=True)
 class OrderOfTable:
-    """The order of the rows of a table.
+    """The order of a table's rows.
 
     :param table: name of the table.
     :param columns: columns of the order.
@@ -246,7 +246,7 @@ class OrderOfTable:
     errors: TableErrors
 
     def check_unique(self, inspector: sa.Inspector, connection: Connection) -> None:
-        """Raise an error if two rows may be equal in the order. Log a warning if no index supports the order."""
+        """Raise an error if the order may not be unique. Log a warning if no index supports the order."""
         invalid: set[str] = set()
         if connection.dialect.name == "postgresql":
             named = {"table": self.spelled}

@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
 
 # --- settled ------------------------------------------------------------------------------------------------------
-# Find the row up to which a table is settled. No transaction can commit another row at or before
-# it. A database assigns ids in order, but transactions commit in any order. For each kind of
-# database, there is a way to find the transactions that may still commit a smaller id. The source
-# waits for these transactions.
+# Find the last settled row of a table. No transaction can commit another row at or before it. A
+# database assigns ids in order, but transactions commit in any order. For each kind of database,
+# there is a way to find the transactions that may still commit a smaller id. The source waits for
+# them.
 
 
 log = logging.getLogger(__name__)
 
 
 class Settling(ABC):
-    """Finds the last row up to which a table is settled. Each subclass supports one kind of database.
+    """Finds the last settled row of a table. Each subclass supports one kind of database.
 
     :param connection: connection in autocommit mode.
     :param table: table to read.
     :param errors: object that creates the errors.
-    :param deadline: monotonic time at which the wait for transactions ends.
+    :param deadline: monotonic time when the wait for transactions ends.
     """
 
     first_pause: ClassVar[float] = 0.02
@@ -70,7 +70,7 @@ class Settling(ABC):
     def end(self, after: RowKey | None) -> RowKey | None:
         """Return the last settled key after `after`. Return None if there is none yet.
 
-        :raises SourceError: the source cannot find out from this server which rows are settled.
+        :raises SourceError: this server does not show which rows are settled.
         """
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Settling(ABC):
         """
 
     def identity(self) -> str | None:
-        """Return a value that changes when the table begins again, such as after TRUNCATE.
+        """Return a value that changes when the table is restarted, for example by TRUNCATE.
 
         It seldom changes otherwise. Return None if the database has no such value.
         """
@@ -103,7 +103,7 @@ class Settling(ABC):
     def past(self) -> sa.ColumnElement[bool]:
         """Return the SQL condition that a row is at least `settle` seconds old.
 
-        It is true if no time orders the rows.
+        It is always true without a time column.
         """
         first = self.table.order[0]
         if first.kind not in ("time", "instant"):
@@ -111,21 +111,16 @@ class Settling(ABC):
         return self.earlier(self.table.keys[0], first.kind, self.table.spec.settle)
 
     def set_back(self, last: RowKey | None) -> int | None:
-        """Return the last assigned id if it is less than `last`.
-
-        The ids that follow it would count as already taken.
-        """
+        """Return the last assigned id if it is less than `last`, since the ids after it would count as taken."""
         if last is None or [column.kind for column in self.table.order] != ["integer"]:
             return None
         drawn = self.drawn()
         return drawn if drawn is not None and drawn < last[0] else None
 
     def pauses(self, waits_for: object) -> Iterator[None]:
-        """Pause before each further attempt.
+        """Pause before each further attempt. Stop at the deadline, and log the transactions that were waited for.
 
-        At the deadline, stop, and log the transactions for which the source has waited.
-
-        :param waits_for: object whose `str` names the transactions for which the source waited.
+        :param waits_for: object whose `str` names the transactions that were waited for.
         """
         pause = self.first_pause
         while (left := self.deadline - time.monotonic()) > 0:
@@ -171,10 +166,10 @@ class SqliteSettling(Settling):
 
 
 # --- settled mysql ------------------------------------------------------------------------------------------------
-# Find the row up to which a table of MySQL or MariaDB is settled. A transaction takes a metadata
-# lock on a table before it gets an id, and holds the lock until it ends. Once the source gets a
-# lock on the table, all of these transactions have ended. Under this lock, the source reads the
-# last committed id.
+# Find the last settled row of a MySQL or MariaDB table. A transaction takes a metadata lock on a
+# table before it gets an id, and holds the lock until it ends. Once the source gets a lock on the
+# table, all of these transactions have ended. Under this lock, the source reads the last committed
+# id.
 
 
 _LOCKED = (1205, 3572)
@@ -186,9 +181,9 @@ _EXTRA = f"SELECT extra FROM information_schema.columns WHERE {_OF_TABLE} AND co
 class MySqlSettling(Settling):
     """Holds a lock on the table while it reads the last key from the index.
 
-    It first requests a read lock, which delays no other statement. If writing transactions always overlap, the server
-    never grants this lock, since new writers get their locks first. It then requests a write lock. New statements on
-    the table wait for this lock. Each request lasts at most one second. The pauses between the requests become longer.
+    It first requests a read lock, which delays no other statement. If write transactions always overlap, the server
+    never grants this lock, since new writers get theirs first. It then requests a write lock. New statements on the
+    table wait for this lock. Each request lasts at most one second. The pauses between requests become longer.
     """
 
     first_pause: ClassVar[float] = 1.0
@@ -196,8 +191,8 @@ class MySqlSettling(Settling):
 
     def end(self, after: RowKey | None) -> RowKey | None:
         self._check_server()
-        # Compute the time limit before the lock. Rows that wait for the lock may get a time before
-        # the lock is released.
+        # Compute the time limit before taking the lock, since waiting rows may get a time while it
+        # is held.
         past = self.past()
         if self.newest(after, past) is None or not self._locked():
             return None
@@ -235,10 +230,7 @@ class MySqlSettling(Settling):
         return True
 
     def _granted(self, lock: str) -> bool:
-        """Request a lock.
-
-        Return whether the server grants it within the lock timeout of the session, which is one second.
-        """
+        """Request a lock. Return whether the server grants it within the session's lock timeout of one second."""
         name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
         try:
             self.connection.exec_driver_sql(f"LOCK TABLES {name} {lock}")
@@ -264,7 +256,7 @@ class MySqlSettling(Settling):
     def earlier(
         self, key: sa.ColumnElement[object], kind: str, seconds: float
     ) -> sa.ColumnElement[bool]:
-        # The session of this package is in UTC.
+        # This package's session is in UTC.
         now = (
             "UTC_TIMESTAMP(6)"
             if kind == "instant"
@@ -277,10 +269,10 @@ class MySqlSettling(Settling):
 
 
 # --- settled postgres ---------------------------------------------------------------------------------------------
-# Find the row up to which a table of PostgreSQL is settled. A transaction that has drawn a value of
-# a sequence holds a lock on the sequence until it ends. This is true even if its statement was
-# rolled back. Every running transaction holds a lock on its own virtual id. Any user can read both
-# locks in `pg_locks`. The source lists the transactions that may have drawn an id below the last
+# Find the last settled row of a PostgreSQL table. A transaction that has drawn a value of a
+# sequence holds a lock on the sequence until it ends. This is true even if its statement was rolled
+# back. Every running transaction holds a lock on its own virtual id. Any user can read both locks
+# in `pg_locks`. The source lists the transactions that may have drawn an id below the last
 # committed id, and waits for them. No writer waits for the source.
 
 
@@ -301,7 +293,7 @@ JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d
 JOIN pg_sequence s ON s.seqrelid = d.refobjid
 WHERE c.attrelid = CAST(:table AS regclass) AND c.attname = :column
 """
-# The time zone of the session before this package set it.
+# The session's time zone before this package set it.
 _ZONE = "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'"
 _DRAWN = """
 SELECT CASE WHEN has_sequence_privilege(CAST(:id AS oid), 'USAGE, SELECT')
@@ -335,7 +327,7 @@ class Sequence:
 
 
 class PostgresSettling(Settling):
-    """Waits for the transactions that may have drawn a smaller id, or an earlier time, than the last committed row."""
+    """Waits for transactions that may have a smaller id, or an earlier time, than the last committed row."""
 
     def end(self, after: RowKey | None) -> RowKey | None:
         if self.connection.execute(sa.text("SELECT pg_is_in_recovery()")).scalar():
@@ -401,7 +393,7 @@ class PostgresSettling(Settling):
         return False
 
     def _running(self, sequence: Sequence | None) -> dict[str, str]:
-        """Return the running transactions that may have drawn a value of the sequence, with their names for the log."""
+        """Return the running transactions that may have drawn a sequence value, with their names for the log."""
         if sequence is None:
             found = self.connection.execute(sa.text(_OF_ALL), {"reader": READER})
         else:
@@ -432,9 +424,9 @@ class PostgresSettling(Settling):
 
 @dataclass
 class Holders:
-    """The transactions for which the source waits. The `str` of the object has their names.
+    """The transactions that the source waits for. The object's `str` has their names.
 
-    :param names: names of the transactions.
+    :param names: transaction names.
     """
 
     names: list[str]
@@ -468,7 +460,7 @@ _SETTLING: Mapping[str, type[Settling]] = {
 
 @dataclass(frozen=True)
 class ShardSnapshot(LogSnapshot):
-    """The state of a table after a position.
+    """A table's state after a position.
 
     :param end: last row that can be taken, or None if no row can be taken.
     """
@@ -477,15 +469,15 @@ class ShardSnapshot(LogSnapshot):
 
     @property
     def range(self) -> KeyRange:
-        """The rows that can be taken. There is at least one."""
+        """The rows that can be taken, at least one."""
         assert self.end is not None
         return KeyRange(self.position.last, self.end)
 
 
 class Shard(PartitionLog):
-    """One table of one connection. An object is used for one decision, or to read one batch.
+    """One table of one connection. Each object serves one decision, or the read of one batch.
 
-    :param what: class name of the source, for errors.
+    :param what: source class name, for errors.
     """
 
     def __init__(
@@ -501,7 +493,7 @@ class Shard(PartitionLog):
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def snapshot(self, position: Json) -> ShardSnapshot:
-        """Find the rows that can be taken. The method waits for open transactions, up to the source's `patience`."""
+        """Find the rows that can be taken. Wait for open transactions, up to the source's `patience`."""
         at = self.position(position)
         with self.database.connected() as connection:
             settling = self._settling(connection, self._deadline)
@@ -509,7 +501,7 @@ class Shard(PartitionLog):
             gone = self._lost(settling, at, kept)
             if gone is not None:
                 return ShardSnapshot(at, 0, gone)
-            # Begin with the current number of rows. A deleted row then does not hide a late row.
+            # Start with the current number of rows, so that a deleted row does not hide a late row.
             at = replace(at, rows=kept)
             end = settling.end(at.last)
         return ShardSnapshot(at, 0 if end is None else None, end=end)
@@ -548,14 +540,14 @@ class Shard(PartitionLog):
         return LogBatch(rows.to_json(), after.to_json(), rows.count, ended=ended)
 
     def backlog(self, position: Json) -> int:
-        """Count the rows after a position. The number includes rows that are not settled."""
+        """Count the rows after a position, including unsettled rows."""
         at = self.position(position)
         with self.database.connected() as connection:
             table = self.checked(connection)
             return table.count(connection, table.after(at.last))
 
     def gone(self, position: Json, most: int | None = None) -> Gone | None:
-        """Return the loss if the table begins again, or has late rows before the position that are in no batch.
+        """Return the loss if the table was restarted, or has late rows that no batch contains.
 
         Otherwise return None.
         """
@@ -565,7 +557,7 @@ class Shard(PartitionLog):
             return self._lost(settling, at, self._kept(settling, at))
 
     def lacks(self, position: Json) -> str | None:
-        """Return a clause that explains how the table went back, according to its last id or its greatest key."""
+        """Return a clause that explains how the table went back, judging by its last id or greatest key."""
         at = self.position(position)
         if at.last is None:
             return None
@@ -573,8 +565,8 @@ class Shard(PartitionLog):
             settling = self._settling(connection)
             newest = settling.newest(None)
             drawn = settling.set_back(at.last)
-            # If the database knows the last id that it assigned, a smaller greatest key may only
-            # mean that rows were deleted.
+            # If the database knows its last assigned id, a smaller greatest key may only indicate
+            # deleted rows.
             is_before = settling.drawn() is None and newest is not None and newest < at.last
             if drawn is None and not is_before and not self._is_other(settling, at.mark):
                 return None
@@ -587,7 +579,7 @@ class Shard(PartitionLog):
         )
 
     def _mark(self, settling: Settling, taken: KeyRange) -> Mark | None:
-        """Return digests that identify the last rows that were taken.
+        """Return digests that identify the last taken rows.
 
         Return None unless an id alone orders the rows, since only ids can restart.
         """
@@ -598,7 +590,7 @@ class Shard(PartitionLog):
         return Mark.of(table.order[0].name, rows, settling.identity())
 
     def _is_other(self, settling: Settling, mark: Mark | None) -> bool:
-        """Return whether the ids of the last rows that were taken now belong to other rows."""
+        """Return whether the ids of the last taken rows now belong to other rows."""
         if mark is None or not mark.rows:
             return False
         table = settling.table
@@ -607,7 +599,7 @@ class Shard(PartitionLog):
         return mark.is_other(table.order[0].name, rows, settling.identity())
 
     def _kept(self, settling: Settling, position: TablePosition) -> int:
-        """Count the current rows in the range that is searched for late rows."""
+        """Count the current rows in the range to search for late rows."""
         if position.last is None:
             return 0
         return settling.table.count(
@@ -672,10 +664,9 @@ class Shard(PartitionLog):
         return self.errors.refused(problem, remedy)
 
     def again(self, metadata: Json) -> Json:
-        """Return the metadata of the same range of keys, with the current number of rows.
+        """Return the metadata for the same key range, with the current number of rows.
 
-        :raises SourceError: there are more rows than before. According to the position, the new rows belong to no
-            batch.
+        :raises SourceError: there are more rows than before. By the position, the new rows belong to no batch.
         """
         rows = self.parsed(metadata)
         with self.database.connected() as connection:
@@ -723,14 +714,14 @@ def _size(value: Any) -> int:
 
 
 # --- jdbc ---------------------------------------------------------------------------------------------------------
-# Spark reads a batch of a SQL table over JDBC. It reads the ranges of the batch in parallel.
+# Spark reads a SQL batch over JDBC, with its ranges in parallel.
 
 
 class JdbcRows:
     """Reads the rows of a batch as a DataFrame.
 
-    On PostgreSQL, Spark reads all rows from the snapshot in which they were counted. This also applies to a long or
-    repeated read. On MySQL and MariaDB, the rows are counted before Spark reads them, without a common snapshot.
+    On PostgreSQL, Spark reads all rows from the snapshot in which they were counted, even in a long or repeated read.
+    On MySQL and MariaDB, the rows are counted before Spark reads them, without a common snapshot.
 
     :param shard: reader of the table.
     :param rows: decided rows.
@@ -742,7 +733,7 @@ class JdbcRows:
         self._held: Connection | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return a DataFrame of the rows, with one Spark partition for each range.
+        """Return a DataFrame of the rows, with one Spark partition per range.
 
         :raises SourceError: the number of rows differs from the decided number.
         """
@@ -753,7 +744,7 @@ class JdbcRows:
             raise
 
     def close(self) -> None:
-        """Release the snapshot of the database. After this, Spark cannot read more rows."""
+        """Release the database snapshot. Spark cannot read any more rows afterwards."""
         held = self._held
         self._held = None
         if held is not None:
@@ -792,7 +783,7 @@ class Query:
 
     @property
     def name(self) -> str:
-        """The subquery from which Spark selects, as text."""
+        """The subquery that Spark selects from, as text."""
         keys = [key.label(f"tx_key_{number}") for number, key in enumerate(self._table.keys)]
         return f"({sql_text(sa.select(*self._table.selected, *keys), self._dialect)}) AS tx_rows"
 

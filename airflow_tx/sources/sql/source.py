@@ -1,4 +1,4 @@
-"""The sources of SQL tables. A transaction takes the next rows, by id or by time. This module is fast to import.
+"""The SQL sources. A transaction takes a table's next rows, by id or by time. This module is fast to import.
 
 Modules that need SQLAlchemy are imported only when a batch is decided or read.
 """
@@ -32,7 +32,7 @@ class SqlRows(LimitedSource):
     :param order_by: column with unique, growing values, such as ``"id"``, or a time column and a unique column, such as
         ``["updated_at", "id"]``.
     :param columns: columns to read, or None for all columns.
-    :param settle: minimum age of a row in seconds, by its time column. It has no effect if an id alone orders the rows.
+    :param settle: minimum age of a row in seconds, by its time column. No effect if an id alone orders the rows.
     :param patience: seconds that `begin` waits for running transactions that may still commit an earlier row. After
         this time, it takes no row, and logs the transactions.
     :param rows_per_read: number of rows in a range. Spark reads the ranges in parallel.
@@ -81,7 +81,7 @@ class SqlRows(LimitedSource):
             self._read.pop().close()
 
     def dataset_of(self, conn_id: str, table: str) -> Dataset:
-        """Return the dataset of one table. It equals the dataset of a state in the same table."""
+        """Return the dataset of one table, which is also the dataset of a state in this table."""
         from airflow_tx.state import SqlTable
 
         return SqlTable(conn_id, table=table).dataset()
@@ -131,7 +131,7 @@ class SqlRows(LimitedSource):
         return read.frame(spark)
 
     def types_of(self, shards: Iterable[Shard]) -> RowTypes:
-        """Return the column types of several tables. A column has the type None if its types differ."""
+        """Return the column types of several tables. The type is None for a column whose types differ."""
         found: dict[str, Any] = {}
         for shard in shards:
             for name, kind in shard.row_types().items():
@@ -142,9 +142,9 @@ class SqlRows(LimitedSource):
 class SqlSource(SqlRows, TransactionalSource):
     """A source that reads a table of PostgreSQL, MySQL, MariaDB or SQLite. Each row is in exactly one batch.
 
-    Transactions of the database may commit in a different order than their ids. The source finds the open transactions
-    that may still commit an earlier row, and waits for them. It ends a batch only where no earlier row can appear any
-    more. See docs/sql_source.md for the conditions and limits.
+    Database transactions may commit in a different order than their ids. The source finds the open transactions that
+    may still commit an earlier row, and waits for them. It ends a batch only where no earlier row can appear any more.
+    See docs/sql_source.md for the conditions and limits.
 
     :param conn_id: Airflow connection of type postgres, mysql or sqlite.
     :param table: "table" or "schema.table".
@@ -207,11 +207,12 @@ class SqlSource(SqlRows, TransactionalSource):
 
 
 # --- shards -------------------------------------------------------------------------------------------------------
-# Rows of several SQL tables, or of one table on several servers. Each table is a partition with its own position.
+# Rows from several SQL tables, or from one table on several servers. Each table is a partition with
+# a position.
 
 
 class PartitionedSqlSource(SqlRows, LogSource):
-    """A `SqlSource` for several tables with the same columns. Every table of every connection is a partition.
+    """A `SqlSource` for several tables with the same columns. Every table on every connection is a partition.
 
     A partition is named ``<conn_id>.<table>``. You can add partitions at any time. If a partition cannot be reached, or
     its table is missing, a transactional source fails. An opaque source omits the partition, and later resumes at its

@@ -1,4 +1,4 @@
-"""Check one table of a source, and build the SQL statements that read it in the order of its rows."""
+"""Check one table of a source, and build the SQL statements that read its rows in order."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ RowKey: TypeAlias = tuple[Any, ...]
 """The values of a row in the ordering columns, as the database driver returns them."""
 
 CHECKED_ROWS = 100_000
-"""Number of taken rows that each decision counts again to find late rows. At least the last batch is always counted."""
+"""Number of taken rows that each decision recounts to find late rows. At least the last batch is always recounted."""
 MARKED_ROWS = 4
 MARKED_COLUMNS = 16
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """A range of rows. It begins after the key `after`, or at the first row if `after` is None.
+    """A range of rows. It starts after the key `after`, or at the first row if `after` is None.
 
     It includes the key `upto`.
     """
@@ -57,9 +57,7 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class Mark:
-    """The content of the last rows that were taken.
-
-    It shows whether the table has begun again, such as after TRUNCATE.
+    """The content of the last taken rows. It shows whether the table was restarted, for example by TRUNCATE.
 
     :param rows: digest of each column, by key. A column with equal values in all rows is omitted.
     :param identity: value of the database that changes when the table begins again, or None if there is none.
@@ -70,7 +68,7 @@ class Mark:
 
     @classmethod
     def of(cls, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> Mark:
-        """Return the digests of the last rows that were taken.
+        """Return the digests of the last taken rows.
 
         :param key: name of the id column.
         :param rows: last rows that were taken.
@@ -92,7 +90,7 @@ class Mark:
         return cls(kept, identity)
 
     def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
-        """Return whether the current rows with these keys are new rows, and not updated rows.
+        """Return whether the current rows with these keys are new rather than updated rows.
 
         They are new rows only if every row differs. If the database has an identity for the table, the identity must
         also differ. Without an identity, at least two rows must differ, and each column must differ in at least one
@@ -133,12 +131,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class TablePosition:
-    """The position in a table. Every row up to `last` was taken.
+    """A position in a table. Every row up to `last` was taken.
 
     :param last: key of the last row that was taken, or None if no row was taken.
-    :param since: key after which rows are counted again to find late rows, or None to count all rows up to `last`.
+    :param since: key after which rows are recounted to find late rows, or None to recount all rows up to `last`.
     :param rows: number of rows between `since` and `last` when they were taken.
-    :param restarts: number of times that the table has restarted its ids. It keeps positions unique.
+    :param restarts: number of times that the table's ids have restarted, which keeps positions unique.
     :param mark: digests of the last rows, or None unless an id alone orders the rows. Only ids can restart.
     """
 
@@ -155,11 +153,9 @@ class TablePosition:
         return TablePosition(upto, self.last, rows, self.restarts)
 
     def reaches(self, what: str, zone: str = "") -> bool | None:
-        """Return whether all rows up to an id or a time were taken.
+        """Return whether all rows up to an id or a time were taken. Return None if unknown, such as for text keys.
 
-        Return None if this is unknown, such as in an order of texts.
-
-        :param what: id or time that a person typed.
+        :param what: typed id or time.
         :param zone: default time zone of the time, or "" for UTC.
         """
         if self.last is None:
@@ -219,11 +215,9 @@ class Rows:
         return sum(self.counts)
 
     def contains(self, what: str, zone: str = "") -> bool | None:
-        """Return whether the ranges include an id or a time.
+        """Return whether the ranges include an id or a time. Return None if unknown, such as for text keys.
 
-        Return None if this is unknown, such as in an order of texts.
-
-        :param what: id or time that a person typed.
+        :param what: typed id or time.
         :param zone: default time zone of the time, or "" for UTC.
         """
         low = None if self.after is None else self.after[0]
@@ -232,7 +226,7 @@ class Rows:
             return True if what == high else None
         try:
             start, end = _typed(what, high, zone)
-            # If the order has two columns, rows with the same first value may be in two batches.
+            # With two ordering columns, rows with the same first value may be in two batches.
             several = start == end and len(self.ends[-1]) > 1
             above = low is None or (low <= end if several else low < end)
             return bool(above and start <= high)
@@ -314,7 +308,7 @@ def _required(value: Sequence[Any], columns: int) -> RowKey:
 
 
 def _typed(what: str, like: Any, zone: str) -> tuple[Any, Any]:
-    """Parse an id or time that a person typed. The result has the type of `like`.
+    """Parse a typed id or time. The result has the type of `like`.
 
     :return: start and end. They are equal unless the text is a day.
     :raises ValueError, ArithmeticError, TypeError: the text has another type.
@@ -400,7 +394,7 @@ class Table:
         return sa.table(table, *map(sa.column, names), schema=schema)
 
     def spelled(self, dialect: Dialect) -> str:
-        """Return the quoted name of the table. Percent signs are not doubled, unlike for Python's driver."""
+        """Return the table's quoted name. Percent signs are not doubled, unlike for Python's driver."""
         return dialect.identifier_preparer.format_table(self.clause).replace("%%", "%")
 
     @property
@@ -425,7 +419,7 @@ class Table:
         return sa.and_(after, _beyond(columns, rows.upto, le, lt, le))
 
     def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
-        """Return the last key of the rows that meet all conditions. Return None if no row does."""
+        """Return the last key of the rows that meet all conditions, or None if no row does."""
         query = self._last_first(self._selected_keys(self.clause), *conditions).limit(1)
         row = connection.execute(query).first()
         return None if row is None else self._key(tuple(row))
@@ -433,7 +427,7 @@ class Table:
     def count(
         self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int | None = None
     ) -> int:
-        """Count the rows that meet all conditions. Stop the count at `most`."""
+        """Count the rows that meet all conditions, up to `most`."""
         if most is None:
             query = sa.select(sa.func.count()).select_from(self.clause).where(*conditions)
         else:
@@ -476,7 +470,7 @@ class Table:
 
     @cached_property
     def read_exactly(self) -> ExactColumns:
-        """The columns of a row, as the readers of Python and Spark need them."""
+        """The columns of a row, for the Python and Spark readers."""
         return ExactColumns(self.exact, self.unfit)
 
     @cached_property
@@ -582,7 +576,7 @@ class Table:
                 raise self._no_place(column, value) from error
             if self._backend == "sqlite" and isinstance(key, str) == (column.kind == "integer"):
                 raise self._no_place(column, value)
-            # MySQL compares only times without a time zone. Its session is in UTC.
+            # MySQL only compares times without a time zone. Its session is in UTC.
             naive = isinstance(key, datetime) and self._backend != "postgresql"
             found.append(key.replace(tzinfo=None) if naive else key)
         return tuple(found)
@@ -617,7 +611,7 @@ def _kind_of(declared: Any, backend: str) -> str:
 def _beyond(
     columns: Sequence[Any], key: RowKey, inner: Comparison, outer: Comparison, last: Comparison
 ) -> sa.ColumnElement[bool]:
-    """Return a comparison of keys that can use an index on the first column, in every database.
+    """Return a key comparison that can use an index on the first column, in every database.
 
     :param inner: comparison of the first column, which must always be true.
     :param outer: comparison of the first column that is sufficient for any value of the second column.

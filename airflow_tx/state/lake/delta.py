@@ -1,11 +1,11 @@
 """Delta tables through deltalake, without Spark and without a JVM.
 
-`max_commit_retries=0` makes each commit a compare-and-set of the version. With retries, deltalake would commit the
-change of an outranked writer after the raise that outranked it.
+`max_commit_retries=0` makes each commit a compare-and-set of the version. With retries, deltalake could commit an
+outranked writer's change after the raise that outranked it.
 
-The fence is not a property of the table. With a property, deltalake also commits a protocol that requires readers of
-tables with local timestamps to support the type VARIANT. A raise commits its own number and a random number. Both are
-in the name of the file with the text of the fence.
+The fence is not a table property. If it were, deltalake would also commit a protocol change. Readers of tables with
+local timestamps would then need support for the type VARIANT. A raise commits its own number and a random number. Both
+are part of the name of the file with the fence text.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ else:
 
 
 # --- folder -------------------------------------------------------------------------------------------------------
-# The files in the folder of a table, on any storage that deltalake supports. They may be live or
-# not.
+# The files in a table's folder, live or not, on any storage that deltalake supports.
 
 
 class Folder:
-    """A folder on any storage, named by its URI.
+    """A folder on any storage, identified by its URI.
 
     :param options: storage options of deltalake.
     """
@@ -81,7 +80,7 @@ class Folder:
         return DeltaStorageHandler(self._uri, self._options or None)
 
     def listed(self, folder: str) -> dict[str, int]:
-        """Return the size of each file below a folder, by its path relative to the table."""
+        """Return the sizes of all files below a folder, by path relative to the table."""
         from pyarrow import fs
 
         if self._is_local and not os.path.isdir(self._uri):
@@ -91,7 +90,7 @@ class Folder:
         return {each.path: each.size for each in found if each.type is fs.FileType.File}
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file for reading at any position."""
+        """Open a file for random access reads."""
         return cast("BinaryIO", self._handler.open_input_file(path))
 
     @contextmanager
@@ -106,7 +105,7 @@ class Folder:
         out.close()
 
     def remove(self, path: str) -> None:
-        """Delete a file, and the folders that are then empty. An object store has no folders."""
+        """Delete a file, and any folders that are then empty. Object stores have no folders."""
         self._handler.delete_file(path)
         if self._is_local:
             with suppress(OSError):
@@ -129,36 +128,36 @@ class _Bytes:
         """Do nothing, because the end of the `with` block closes the stream."""
 
     def close(self) -> None:
-        """Do nothing, as `flush` does."""
+        """Do nothing, like `flush`."""
 
 
 # --- manifest -----------------------------------------------------------------------------------------------------
 # The manifest of an output that is appended to a table. It lists the Parquet files that tasks have
-# written into the folder of the table.
+# written to the table's folder.
 #
 # A task stages one row per file, like any other output. No row of a file is in the table before its
 # commit.
 
 
 FENCES = f"{STAGED}/_fence"
-"""The folder for the files that have the texts of fences."""
+"""The folder for files with fence texts."""
 _TEXTS = ("path", "partition", "stats", "schema")
 _NUMBERS = ("size", "rows")
-# Names of files that this package writes. It never deletes other files of the folder.
+# Names of the files that this package writes. It never deletes other files in the folder.
 _STAGED_FILE = re.compile(rf"{STAGED}/([0-9]+)\.[0-9]+\.[0-9a-f]{{16}}/.+")
 _FENCE_FILE = re.compile(rf"{FENCES}/([0-9]+)-[0-9a-f]{{16}}\.json")
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """One Parquet file, in a table or staged for it.
+    """A Parquet file that is in a table or staged for it.
 
-    :param path: path relative to the table, in the spelling of the storage.
+    :param path: path relative to the table, as spelled in the storage.
     :param size: size in bytes.
     :param rows: number of rows.
-    :param partition: values as texts by partition column; None is NULL.
+    :param partition: value as text, by partition column; None is NULL.
     :param stats: Delta's statistics, as JSON text.
-    :param schema: Spark's schema of the file, partition columns included, as JSON text.
+    :param schema: the file's Spark schema as JSON text, including partition columns.
     """
 
     path: str
@@ -169,14 +168,14 @@ class TableFile:
     schema: str
 
     def to_row(self) -> dict[str, Any]:
-        """Return the description of the file as a row of a staged output."""
+        """Return the file's description as a row of staged output."""
         return {**vars(self), "partition": json.dumps(dict(self.partition))}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> TableFile:
         """Read a row that `to_row` returned.
 
-        :raises ValueError: `to_row` cannot have returned this row.
+        :raises ValueError: the row is not from `to_row`.
         """
         texts = all(isinstance(row.get(name), str) for name in _TEXTS)
         numbers = all(type(row.get(name)) is int for name in _NUMBERS)
@@ -186,18 +185,18 @@ class TableFile:
 
 
 def names_digest(files: Iterable[TableFile]) -> int:
-    """Return a 63-bit digest of the names of files. No two tries write files of the same name."""
+    """Return a 63-bit digest of file names. Different tries never write files of the same name."""
     text = "\n".join(sorted(each.path for each in files))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def txid_of(path: str) -> int | None:
-    """Return the txid of the transaction that has staged a file. Return None if no transaction has staged it."""
+    """Return the txid of the transaction that staged a file, or None if no transaction staged it."""
     return _number(_STAGED_FILE.fullmatch(path))
 
 
 def raise_of(path: str) -> int | None:
-    """Return the number of the raise whose fence is in a file. Return None if the file has no fence."""
+    """Return the number of the raise whose fence is in this file, or None if the file does not contain a fence."""
     return _number(_FENCE_FILE.fullmatch(path))
 
 
@@ -215,8 +214,8 @@ _CONFLICTS = (
     "Tried committing existing table version",
     "already exists",
 )
-# Temporary failures: the server did not answer, or is busy or broken. The pattern is strict,
-# because the name of a path or a column may contain such words.
+# Temporary failures: the server did not respond, is busy, or has an internal error. The pattern is
+# strict, because path or column names may contain such words.
 _PASSES = re.compile(
     r" HTTP error\b|\berror sending request\b|\bdispatch failure\b|\bstatus code\W+(?:\d+m\W+)*(?:408|425|429|5\d\d) "
     r"|<Code>(?:RequestTimeout|SlowDown|InternalError|ServiceUnavailable|OperationAborted)<"
@@ -242,12 +241,12 @@ def check_conditional_puts(
 ) -> None:
     """Check that the server of a table refuses conflicting puts.
 
-    A file in the table records each server that has passed.
+    A file in the table's folder records that a server has passed this check.
 
-    Several threads create the same table at once, because deltalake offers no other conditional put.
+    Several threads create the same table at once, because deltalake does not offer any other conditional put.
 
-    :raises ConfigError: two threads have created the table.
-    :raises StateUnavailable: no two puts met, so the result is unknown.
+    :raises ConfigError: two threads succeeded in creating the table.
+    :raises StateUnavailable: no two puts coincided, so the result is unknown.
     """
     if uri.partition("://")[0] not in S3_SCHEMES:
         return
@@ -268,10 +267,9 @@ def check_conditional_puts(
 
 
 def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
-    """Let threads create the same table.
+    """Let several threads create the same table.
 
-    Return True if the server refused a put that came second, and False if it accepted two puts. Return None if no two
-    puts met.
+    Return True if the server refused the second put, or False if it accepted two. Return None if no two puts coincided.
     """
     place = f"{STAGED}/_probe/{uuid.uuid4().hex}"
     start = Barrier(_RACERS)
@@ -291,7 +289,7 @@ def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
 def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
     """Create a table.
 
-    Return False if the server refused the put of its first version. Return None if the table already existed.
+    Return False if the server refused the put of the first version, or None if the table already existed.
     """
     schema = deltalake.Schema.from_json(json.dumps(struct([TXID_FIELD])))
     once = deltalake.CommitProperties(max_commit_retries=0)
@@ -312,7 +310,7 @@ def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether deltalake reports a conflict with another commit. Otherwise the storage has failed."""
+    """Return whether deltalake reports a conflict with another commit. If not, the storage has failed."""
     return any(each in str(error) for each in _CONFLICTS)
 
 
@@ -331,7 +329,7 @@ COMMIT_NOTE = "userMetadata"
 NOBODYS = {TXID: "CAST(NULL AS BIGINT)"}
 OWNED = f"{TXID} IS NOT NULL"
 RELEASED = {"released": True}
-"""The note of a commit that releases the table. Receipts of earlier commits belong to another ledger."""
+"""Commit metadata that marks the release of the table. Receipts of earlier commits belong to another ledger."""
 _DENIED = re.compile(
     "(permission|access) ?denied|operation not permitted|read-only file system|necessary privileges"
     "|valid authentication|40[13] (forbidden|unauthorized)",
@@ -344,14 +342,14 @@ _DENIED = re.compile(
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A table at one version.
+    """One version of a table.
 
     :param fence: the text of the last raise; "" if there is none.
     :param number: number of the last raise; 0 before the first one.
     :param applied: number of the last raise whose updates are all committed; None if there is no such raise.
-    :param written: number of rows of that update.
-    :param given: digest of the files of that update.
-    :param empty: whether no file is live.
+    :param written: number of rows that this update added.
+    :param given: digest of the update's files.
+    :param empty: whether the version has no live files.
     :param handle: deltalake's object for the table.
     """
 
@@ -368,13 +366,13 @@ class TableVersion:
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A file of a table at one version.
+    """A file of one version of a table.
 
     :param rows: number of rows; None if unknown.
     :param least: the least txid in the file; None if unknown.
     :param most: the greatest txid in the file; None if unknown.
     :param nobodys: number of rows without a txid; None if unknown.
-    :param removable: whether this store can remove the file by a commit.
+    :param removable: whether this store can remove the file in a commit.
     """
 
     path: str
@@ -387,7 +385,7 @@ class LiveFile:
     removable: bool = True
 
     def may_hold(self, txids: Collection[int]) -> bool:
-        """Return whether the file may have rows of one of these transactions."""
+        """Return whether the file may have rows of these transactions."""
         if self.least is None or self.most is None:
             return True
         return any(self.least <= txid <= self.most for txid in txids)
@@ -399,7 +397,7 @@ class LiveFile:
 
 
 TableChange: TypeAlias = Callable[[Any], None]
-"""A method of `DeltaStore` that commits a change as the version after the given version."""
+"""A `DeltaStore` method that commits a change as the version directly after the given one."""
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -408,8 +406,7 @@ TableChange: TypeAlias = Callable[[Any], None]
 class DeltaStore:
     """A Delta table.
 
-    The state relies on `cas`, which commits a change only as the next version after the version that it was planned
-    for.
+    The state relies on `cas`, which commits a change only as the version directly after the one it was planned for.
     """
 
     def __init__(self, uri: str, *, state: str, options: Mapping[str, str]) -> None:
@@ -474,17 +471,17 @@ class DeltaStore:
         return [each for each in self.live_files(at) if each.may_hold(txids)]
 
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
-        """Run an SQL query on a version of the table. In the query, the table has the name `QUERIED`."""
+        """Run an SQL query on a version of the table. The query refers to the table as `QUERIED`."""
         with self.reached():
             try:
                 found = deltalake.QueryBuilder().register(QUERIED, at.handle).execute(query)
                 return list(pa.table(found.read_all()).to_pylist())
             except Exception as error:
-                # The query engine has no class for its errors.
+                # The query engine does not have its own error class.
                 raise deltalake.exceptions.DeltaError(str(error)) from error
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the log entry of each commit, the newest first."""
+        """Return the log entries of all commits, newest first."""
         with self.reached():
             return deltalake.DeltaTable(self._uri, storage_options=self._options).history()
 
@@ -495,9 +492,9 @@ class DeltaStore:
     ) -> None:
         """Commit a change as the version after `at`, or as the first version if `at` is None.
 
-        :param outcome_known: whether the caller may assume that a failed commit changed nothing. Pass False if this
+        :param outcome_known: whether the caller may assume that a failed commit changed nothing. Pass False if a wrong
             assumption could lose an update or count it twice.
-        :raises FenceMoved: another commit has come first, or may have come first. Load the table again.
+        :raises FenceMoved: another commit came first, or may have come first. Load the table again.
         :raises StateUnavailable: the storage failed. Load the table again.
         :raises StateOutcomeUnknown: the storage failed, and the change may be committed.
         """
@@ -506,7 +503,7 @@ class DeltaStore:
         try:
             change(at)
         except (deltalake.exceptions.DeltaError, OSError) as error:
-            # The conflict may be with our own put, if its reply was lost and the client sent it
+            # The conflict may be with our own put, if its response was lost and the client sent it
             # again. The next load of the table shows this.
             if is_conflict(error):
                 raise FenceMoved from None
@@ -518,14 +515,15 @@ class DeltaStore:
     ) -> None:
         """Write a new fence. Create the table if it does not exist.
 
-        :param number: number of the raise, one more than in the version before.
+        :param number: number of the raise, one higher than in the previous version.
         :param applied: whether the updates under the fence are already in the table.
         """
         raised = self.name_fence(text, number)
         once = _once(app_transactions=raised + [deltalake.Transaction(_APPLIED, number)] * applied)
         if at is not None:
             return self._commit(at, [], once)
-        # The columns of the first rows replace this schema. Delta allows no table without columns.
+        # The columns of the first rows replace this schema. Delta does not allow a table without
+        # columns.
         self._create(struct([TXID_FIELD]), (), once)
 
     def _create(
@@ -541,7 +539,7 @@ class DeltaStore:
         )
 
     def name_fence(self, text: str, number: int) -> list[deltalake.Transaction]:
-        """Write the text of a fence into a file before the commit, and return the numbers that name the file.
+        """Write the fence text to a file before the commit, and return the numbers in the file name.
 
         :param text: the text; "" for no fence.
         :param number: number of the raise.
@@ -559,17 +557,17 @@ class DeltaStore:
         at.handle.alter.add_columns(added, commit_properties=_once())
 
     def release(self, at: TableVersion, *, number: int, owned: bool) -> None:
-        """Remove the fence, and the txid of each row. The next ledger allocates the same txids again.
+        """Remove the fence and the txid of each row, because the next ledger allocates the same txids again.
 
-        One commit does both, so a release that is killed has removed everything or nothing.
+        A single commit does both, so a killed release has removed either everything or nothing.
 
         :param number: number of this raise.
-        :param owned: whether any row has a txid. The commit rewrites each file with such a row.
+        :param owned: whether any row has a txid. The commit rewrites every file with such rows.
         """
         note = {COMMIT_NOTE: json.dumps(RELEASED)}
         once = _once(app_transactions=self.name_fence("", number), custom_metadata=note)
         if not owned:
-            # An update that finds no rows commits nothing.
+            # An update that matches no rows does not create a commit.
             return self._commit(at, [], once)
         at.handle.update(NOBODYS, predicate=OWNED, commit_properties=once)
 
@@ -606,11 +604,11 @@ class DeltaStore:
     ) -> None:
         """Add files to the table and remove files from it.
 
-        :param raised: numbers from `name_fence` if this commit also raises the fence; otherwise empty.
-        :param applied: number of the raise whose updates are complete with this commit.
-        :param written: number of added rows, without rows that only move to other files.
+        :param raised: numbers from `name_fence` if this commit also raises the fence; empty otherwise.
+        :param applied: number of the raise whose updates this commit completes.
+        :param written: number of added rows, excluding rows that only move to other files.
         :param given: 63-bit digest of the files of the update.
-        :param note: JSON object that Delta's log keeps with the commit.
+        :param note: JSON object that the Delta log stores with the commit.
         """
         now = time.time_ns() // 1_000_000
         adds = [
@@ -619,8 +617,8 @@ class DeltaStore:
             )
             for each in added
         ]
-        # With the current time as deletion timestamp, VACUUM keeps the file for readers of older
-        # versions.
+        # Because the deletion timestamp is the current time, VACUUM keeps the file for readers of
+        # older versions.
         removes = [
             deltalake.transaction.RemoveAction(
                 each.path, True, now, each.size, dict(each.partition)
@@ -669,7 +667,7 @@ def _fence_path(number: int, name: int) -> str:
 
 def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
     partition = {name: text_of(row[f"partition.{name}"]) for name in at.partition_by}
-    # Paths in the log are encoded as in URLs. A RemoveAction encodes its path again.
+    # Paths in the log are URL-encoded. A RemoveAction encodes its path again.
     return LiveFile(
         path=unquote(row["path"]),
         size=row["size_bytes"],
@@ -685,8 +683,8 @@ def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
 def _spelled(path: str) -> str:
     """Encode a path as deltalake does in a commit.
 
-    Spark encodes letters such as é differently. A remove action removes nothing if its path differs from the path of
-    its add action.
+    Spark encodes letters such as é differently. A remove action has no effect if its path differs from the path in the
+    add action.
     """
     return quote(path, safe="!$&'()+,/:;=@~")
 
@@ -696,12 +694,12 @@ def _once(**also: Any) -> deltalake.CommitProperties:
 
 
 def is_denied(error: Exception) -> bool:
-    """Return whether the error of a client says that it has no permission."""
+    """Return whether a client error reports missing permissions."""
     return isinstance(error, PermissionError) or _DENIED.search(str(error)) is not None
 
 
 def _passes(error: Exception) -> bool:
-    """Return whether an error is on the list of temporary failures. Any other error is final."""
+    """Return whether an error is on the list of temporary failures. A retry cannot fix any other error."""
     number = error.errno if isinstance(error, OSError) else None
     said = _OS_ERROR.search(str(error))
     if number is None and said is not None:
@@ -719,7 +717,7 @@ def unreached(
 ) -> StateError:
     """Return the error for a table that cannot be read or written.
 
-    The error is final unless the failure is temporary.
+    Unless the failure is temporary, a retry cannot fix the error.
     """
     reason = scrubbed(str(error), options)
     if is_denied(error):
@@ -730,7 +728,7 @@ def unreached(
         kind = StateUnavailable if outcome_known else StateOutcomeUnknown
         return kind(state=state, where=uri, reason=reason)
     if not isinstance(error, OSError):
-        reason = scrubbed(first_line(error), options)  # a stack of Rust follows
+        reason = scrubbed(first_line(error), options)  # a Rust stack trace follows
     problem = f"deltalake refuses the table {uri}: {reason.rstrip('.')}"
     remedy = "Repair it, or give the state another one, then clear the task."
     return StateDiffers(state=state, problem=problem, remedy=remedy)

@@ -1,4 +1,4 @@
-"""The fence of a lake table, in the form that a raise writes into a file. Source: protocol.md §7."""
+"""The fence of a lake table, as stored in a file when the fence is raised. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMAT = 1
 class RaisedFence:
     """A fence, and the facts that a write under this fence needs.
 
-    :param number: number of the raise. The commit of the files notes it, to prove that it belongs to this raise.
+    :param number: number of the raise. The commit of the files records it, to prove that it belongs to this raise.
     :param again: whether an earlier grant may have added rows of this transaction.
     :param replaces: the transaction whose rows this transaction removes; None if it is no restatement.
     :param taken: whether an earlier grant of this restatement has removed these rows.
@@ -51,7 +51,7 @@ class RaisedFence:
         """Read a fence from JSON that `text` returned. Return None if there is no fence.
 
         :param applied: number of the raise whose updates are all in the table.
-        :raises ValueError: a later release or another program has written the text.
+        :raises ValueError: the text was written by a later version of this package or by another program.
         """
         if not text:
             return None
@@ -73,7 +73,7 @@ class RaisedFence:
         return cls(fence, **rest)
 
     def is_held_by(self, grant: Grant) -> bool:
-        """Return whether exactly this grant has raised the fence."""
+        """Return whether this exact grant raised the fence."""
         return self.fence.token == grant.token
 
     def took_out(self, txid: int, birth: str, incarnation: str) -> bool:
@@ -86,7 +86,7 @@ class RaisedFence:
 def next_raise(
     found: RaisedFence | None, fence: Fence, grant: Grant, *, number: int
 ) -> RaisedFence:
-    """Return the fence that the raise of a grant writes.
+    """Return the fence that is written when a grant raises it.
 
     :param found: the fence in the table; None if there is none.
     :param fence: the new fence, from the rules of `airflow_tx.state.fence`.
@@ -94,7 +94,7 @@ def next_raise(
     """
     replaces = grant.replaces
     if found is None:
-        # If the fence is gone, the rows of the table may belong to any transaction.
+        # Without a fence, the table's rows may belong to any transaction.
         return RaisedFence(fence, number, True, replaces)
     again = may_have_written(found.fence.token, grant.token)
     taken = found.took_out(grant.txid, grant.token.birth, grant.incarnation)

@@ -1,4 +1,4 @@
-"""The files that one try has written into the folder of a table."""
+"""The files that one try has written to a table's folder."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ else:
 # --- statistics ---------------------------------------------------------------------------------------------------
 # Delta's statistics of a file, computed from its Parquet footer without I/O.
 #
-# Readers use the statistics to skip files. So a bound that is too narrow silently loses rows, and
-# an uncertain bound is left out. Doubles have no bounds because of NaN. Decimals have none because
-# some readers parse them as doubles.
+# Readers use the statistics to skip files. So a bound that is too narrow would silently lose rows,
+# and uncertain bounds are omitted. Doubles have no bounds because of NaN. Decimals have none
+# because some readers parse them as doubles.
 
 
 INDEXED = 32
-"""Maximum number of columns with statistics, as in files of Delta's own writers."""
+"""Maximum number of columns with statistics, the same as for Delta's own writers."""
 TEXT = 32
-"""Maximum length of a text in the statistics, in characters."""
+"""Maximum length of texts in the statistics, in characters."""
 _WHOLE = ("byte", "short", "integer", "long")
 _EPOCH = date(1970, 1, 1)
 _MILLIS = 1000
@@ -65,12 +65,12 @@ Bounds = tuple[Any, Any]
 
 
 def statistics(metadata: Any, fields: Sequence[Mapping[str, Any]]) -> str:
-    """Return Delta's statistics of a file, as JSON text.
+    """Return a file's Delta statistics as JSON text.
 
     :param metadata: pyarrow's metadata of the footer.
     :param fields: Spark's fields of the columns in the file.
     """
-    # Readers would treat a name with a dot as the path of a nested field.
+    # Readers would interpret a name with a dot as the path of a nested field.
     plain = [each for each in fields if isinstance(each["type"], str) and "." not in each["name"]]
     kinds = {each["name"]: each["type"] for each in plain}
     chosen = [*list(kinds)[:INDEXED], *([TXID] if TXID in kinds else [])]
@@ -118,7 +118,7 @@ def bounds_of(kind: str, column: Any) -> Callable[[Any, Any], Bounds] | None:
         return date_bounds
     if kind == "string":
         return text_bounds
-    # INT96 has no order. The only other unit of timestamps in Delta tables is microseconds.
+    # INT96 values are not ordered. All other timestamps in Delta tables are in microseconds.
     if kind.startswith("timestamp") and _MICROS in str(column.logical_type):
         return utc_bounds if kind == "timestamp" else local_bounds
     return None
@@ -130,7 +130,7 @@ def whole_bounds(least: int, most: int) -> Bounds:
 
 
 def date_bounds(least: int, most: int) -> Bounds:
-    """Convert bounds in days since 1970 to dates. A date that Python cannot represent gives no bound."""
+    """Convert bounds in days since 1970 to dates. Omit a bound that Python cannot represent as a date."""
     return _day(least), _day(most)
 
 
@@ -163,7 +163,7 @@ def _millis(millis: int, zone: str) -> str | None:
 
 
 def text_bounds(least: bytes | str, most: bytes | str) -> Bounds:
-    """Cut the bounds of a text column to `TEXT` characters. Round the upper bound up."""
+    """Truncate the bounds of a text column to `TEXT` characters. Round the upper bound up."""
     try:
         low = least.decode() if isinstance(least, bytes) else least
         high = most.decode() if isinstance(most, bytes) else most
@@ -173,7 +173,7 @@ def text_bounds(least: bytes | str, most: bytes | str) -> Bounds:
 
 
 def _next(text: str) -> str | None:
-    """Return a text that is greater than every text with this beginning. Return None if there is no such text."""
+    """Return a text that is greater than every text with this prefix, or None if there is no such text."""
     for end in range(len(text), 0, -1):
         point = ord(text[end - 1]) + 1
         point = _SURROGATES.stop if point in _SURROGATES else point
@@ -202,7 +202,7 @@ def read_footer(
     """Return the description of a file for the manifest.
 
     :param path: path relative to the table.
-    :param partition: value as text, by partition column. The file lacks these columns.
+    :param partition: value as text, by partition column. These columns are not in the file.
     :param partition_fields: fields of the partition columns in Spark's schema.
     :param shared: whether the file may have rows of several transactions.
     :raises Misfit: the file cannot be part of a Delta table.
@@ -260,7 +260,7 @@ def _columns(footer: Any) -> Schema:
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-# Number of footers that are read in parallel. Each footer takes one or two requests to an object
+# Number of footers that are read in parallel. Each footer needs one or two requests to an object
 # store.
 READERS = 16
 
@@ -268,9 +268,9 @@ READERS = 16
 def staged_files(
     table: Folder, folder: str, partition_fields: Sequence[Mapping[str, Any]]
 ) -> list[TableFile]:
-    """Return a description of each Parquet file in the folder of a try. Leave out files without rows.
+    """Return descriptions of the Parquet files in a try's folder.
 
-    Only the footers of the files are read.
+    Omit files without rows. Only the file footers are read.
 
     :param folder: path relative to the table.
     :raises Misfit: a file cannot be part of a Delta table.
@@ -305,23 +305,23 @@ def file_rows(
     names: Sequence[str],
     txids: Collection[int] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Read columns of a file, in the types of the file. Partition columns are texts.
+    """Read columns of a file, with the types from the file. Partition columns are texts.
 
     :param txids: transactions whose rows are read; empty for all rows. Row groups without rows of these transactions
         are skipped.
     """
     with table.open(file.path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-        # UPDATE and MERGE of delta-spark leave the partition columns in the files.
+        # delta-spark's UPDATE and MERGE leave the partition columns in the files.
         present = set(parquet.schema_arrow.names).difference(file.partition)
         own = [name for name in names if name in present]
-        # Read each row group in its own iteration, because Arrow keeps data that it has read ahead
-        # until an iteration ends.
+        # Read each row group in a separate iteration, because Arrow keeps prefetched data until an
+        # iteration ends.
         groups = [[number] for number in _groups(parquet.metadata, txids)]
         for batch in chain.from_iterable(
             parquet.iter_batches(row_groups=group, columns=own) for group in groups
         ):
-            # A file has one value per partition column. A cast converts its text as Delta does.
+            # A file has one value per partition column. The cast converts the text as Delta does.
             for name in file.partition:
                 texts = pa.array([file.partition[name]] * batch.num_rows, pa.string())
                 batch = batch.append_column(name, texts)
@@ -340,7 +340,7 @@ def _groups(metadata: Any, txids: Collection[int]) -> Iterator[int]:
 
 
 def count_rows(table: Folder, path: str, txids: Collection[int]) -> dict[int, int]:
-    """Count the rows of each of these transactions in a file. Leave out transactions without rows."""
+    """Count the rows of these transactions in a file, per transaction. Omit transactions without rows."""
     with table.open(path) as opened:
         file = pq.ParquetFile(opened)
         if TXID not in file.schema_arrow.names:
@@ -351,7 +351,7 @@ def count_rows(table: Folder, path: str, txids: Collection[int]) -> dict[int, in
 
 
 def is_of(column: Any, txids: Collection[int]) -> Any:
-    """Return, for each txid of a column, whether it is one of these txids."""
+    """Return, for each value of a txid column, whether it is one of these txids."""
     return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
 
 
@@ -381,13 +381,13 @@ def _described(
 
 _Row = Mapping[str, Any]
 _DECIMAL = "decimal(38,18)"
-"""The type of a Decimal column, which Spark also uses for Python's Decimal."""
+"""The type of Decimal columns. Spark uses the same type for Python's Decimal."""
 
 
 def write_python_rows(
     state: Any, rows: Sequence[_Row], attempt: TransactionAttempt
 ) -> list[dict[str, Any]]:
-    """Write rows into the folder of a table, and return the manifest entries of their files.
+    """Write rows to files in a table's folder, and return the manifest entries of these files.
 
     Each column gets the type that it has in the table.
 
@@ -402,7 +402,7 @@ def write_python_rows(
         fields = of_arrow(table.schema)["fields"]
         check_columns(fields, state.partition_by)
         files = Folder(state.uri, options)
-        # Each try of the committer writes into a folder of its own.
+        # Each try of the committer writes to its own folder.
         folder = staged_folder(attempt, uuid.uuid4().hex)
         own = [each for each in fields if each["name"] in state.partition_by]
         parts = list(_parts(table, state.partition_by, attempt.txid))
@@ -430,7 +430,7 @@ def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table
         table = readable(exact_table(rows, known, decimals=arrow_type(_DECIMAL), named=_spelled))
     except NoTable as error:
         raise Misfit(str(error)) from None
-    # A column without values has no known type, so it is left out. Readers see NULL in it.
+    # A column without values has no known type, so it is omitted. Readers see NULL.
     unknown = [each.name for each in table.schema if pa.types.is_null(each.type)]
     return table.drop_columns(unknown) if unknown else table
 
@@ -460,7 +460,7 @@ def _nested(kind: Mapping[str, Any]) -> pa.DataType:
 def _parts(
     table: pa.Table, partition_by: Sequence[str], txid: int
 ) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Divide rows by partition. Leave out the partition columns, and add the txid column."""
+    """Divide rows by partition. Drop the partition columns and add the txid column."""
     rows_of = dict[tuple[str | None, ...], list[int]]()
     values = {name: table.column(name).to_pylist() for name in partition_by}
     if empty := [name for name, column in values.items() if "" in column]:

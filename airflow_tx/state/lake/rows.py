@@ -35,13 +35,13 @@ else:
 
 @dataclass(frozen=True)
 class VersionSnapshot(TableSnapshot):
-    """One version of a table. Its files remain after later commits, until the retention has passed."""
+    """One version of a table. Its files survive later commits until the retention period ends."""
 
     at: TableVersion
 
 
 class CommittedFiles(CommittedTable):
-    """A lake table that is read file by file."""
+    """Reads a lake table file by file."""
 
     uri: str
     conn_id: str | None
@@ -126,10 +126,9 @@ class CommittedFiles(CommittedTable):
         txids: Collection[int],
         types: Mapping[str, pa.DataType],
     ) -> Iterator[pa.RecordBatch]:
-        """Read one file after the other, in the order of their least txids. Only one row group is in memory."""
+        """Read the files one by one, ordered by their lowest txid. Only one row group is in memory at a time."""
         own = {name: kind for name, kind in types.items() if name != UPSTREAM_TXID}
-        # The txid column comes last, so that a refused value in another column of the row is
-        # reported first.
+        # The txid column comes last, so that invalid values in other columns are reported first.
         read = pa.schema({**own, TXID: pa.int64()})
         named = [TXID if name == UPSTREAM_TXID else name for name in types]
         files = sorted(_files(store, at, txids), key=lambda each: (each.least or 0, each.path))

@@ -33,7 +33,7 @@ Schema = dict[str, Any]
 DELTA_TYPES = {each.delta: each for each in COLUMN_TYPES.values()}
 """The plain types, by their names in Delta. Decimals of other sizes are also allowed."""
 _SHOWN = 100
-"""Maximum length, in characters, of a rule that a message shows."""
+"""Maximum number of characters of a check rule in a message."""
 _DECIMAL = re.compile(r"decimal\(\d+, ?\d+\)")
 TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
 
@@ -113,7 +113,7 @@ def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
 def check_partition(
     found: Schema, partition: Mapping[str, str | None], columns: Sequence[str]
 ) -> None:
-    """Refuse a file unless it has one value for each partition column.
+    """Refuse a file unless it has exactly one value for each partition column.
 
     :raises Misfit: the file lacks a partition column, or is also partitioned by another column.
     """
@@ -165,7 +165,7 @@ def _of_plain(kind: Any, column: str) -> str:
 
 
 def shown_type(kind: Any) -> str:
-    """Return a type in Spark's SQL, for `cast`."""
+    """Return a type in Spark SQL, for use in `cast`."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":
@@ -184,7 +184,7 @@ def _parts(kind: Mapping[str, Any]) -> list[Any]:
 
 
 def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
-    """Return whether `asked` returns true for any plain type inside a type."""
+    """Return whether `asked` is true for any plain type inside a type."""
     if isinstance(kind, str):
         return asked(kind)
     inner = [*_parts(kind), *(each["type"] for each in kind.get("fields", ()))]
@@ -192,7 +192,9 @@ def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
 
 
 def declared_in(field: FieldJson) -> Iterator[tuple[str, str]]:
-    """Yield the requirements in the metadata of a field and its nested fields, such as rules, lengths or defaults."""
+    """Yield the requirements in the metadata of a field and its nested fields, such as check rules, maximum lengths or
+    defaults.
+    """
     for name, value in sorted(field.get("metadata", {}).items()):
         if name.startswith(_ASKS) and not name.startswith(_MAPPED):
             yield name, " ".join(str(value).split())[:_SHOWN]
@@ -217,8 +219,8 @@ def is_optional(kind: Any) -> bool:
 
 
 # --- requirements -------------------------------------------------------------------------------------------------
-# The requirements for a Delta table. Commits that change only metadata are exact only if the table
-# meets them.
+# The requirements for a Delta table. Exactly-once commits that change only metadata work only on
+# tables that meet them.
 
 
 _VECTORS = "deletionVectors"
@@ -243,7 +245,7 @@ _ASKS = (
 
 @dataclass(frozen=True)
 class TableRequirements:
-    """Checks that a table has no feature that this writer would violate.
+    """Checks that a table has no features that this writer does not support.
 
     :param uri: URI of the table, as in the arguments of the state.
     """
@@ -293,7 +295,7 @@ class TableRequirements:
             problem = f"requires a writer of version {writer}, which may check constraints or generate columns"
             raise self._refusal(problem, self._copied(table))
         # Delta removes a file with a deletion vector only if the commit names the vector. deltalake
-        # cannot name it.
+        # cannot do this.
         if _VECTORS in features and _has_vectors(table):
             raise self._refusal("has deletion vectors", self._purged)
 
@@ -362,7 +364,7 @@ def _has_vectors(table: DeltaTable) -> bool:
 
 
 def rewritten(uri: str, rows: str) -> str:
-    """Return the remedy for rows in files whose paths deltalake cannot spell. It moves the rows into new files.
+    """Return the remedy for rows in files whose paths deltalake cannot encode. It moves the rows to new files.
 
     :param rows: an SQL condition.
     """
@@ -377,13 +379,13 @@ def rewritten(uri: str, rows: str) -> str:
 
 
 def spark_table(uri: str) -> str:
-    """Return the name of a table in Spark's SQL, from its URI."""
+    """Return the name of a table in Spark SQL, derived from its URI."""
     return f"delta.`{uri.replace('s3://', 's3a://', 1)}`"
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
-# The partition columns of a table: which columns are allowed, and how folders spell their values.
-# All functions are pure.
+# The partition columns of a table: which columns are allowed, and how their values appear in folder
+# names. All functions are pure.
 
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -396,7 +398,7 @@ _IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
-    """Refuse rows from which no files of a table can be written.
+    """Refuse rows that cannot be written to files of a table.
 
     :param fields: fields of Spark's schema of the rows.
     :raises Misfit: a column does not fit. The message names it.
@@ -427,7 +429,7 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as the text in Delta's log. None is NULL."""
+    """Return a value in the text form of the Delta log. None represents NULL."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -438,7 +440,7 @@ def text_of(value: Any) -> str | None:
 
 
 def empty_in(name: str) -> str:
-    """Return the problem with an empty text in a partition column."""
+    """Return the error message for an empty text in a partition column."""
     return (
         f"partition column {name} has an empty text, which readers of a Delta table read as NULL: "
         "give NULL or another text"
@@ -454,9 +456,9 @@ def folder_of(partition: Mapping[str, str | None]) -> str:
 
 
 def new_folder(partition: Mapping[str, str | None]) -> str:
-    """Return the folders of a partition. Check that a file system can have them.
+    """Return the folders of a partition, after checking that a file system allows them.
 
-    :raises Misfit: a value is too long for the name of a folder.
+    :raises Misfit: a value is too long for a folder name.
     """
     for name, text in partition.items():
         folder = folder_of({name: text})
@@ -469,7 +471,7 @@ def new_folder(partition: Mapping[str, str | None]) -> str:
 
 
 def values_in(folder: str) -> dict[str, str | None]:
-    """Return the partition values that the folders of a partition name, as `folder_of` spells them."""
+    """Parse the partition values from a partition's folders, as `folder_of` spells them."""
     found = dict[str, str | None]()
     for part in filter(None, folder.split("/")):
         name, _, text = part.partition("=")

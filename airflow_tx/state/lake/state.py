@@ -1,7 +1,7 @@
-"""A table of a lake to which transactions append rows. Source: protocol.md §7.
+"""A lake table to which transactions append rows. Source: protocol.md §7.
 
-Tasks write the files in parallel, before the turn. Committers publish the files in txid order. Each publication is one
-commit of metadata.
+Tasks write the files in parallel, before the turn. Committers publish the files in txid order, each time with a single
+metadata commit.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ else:
 
 
 # --- fit ----------------------------------------------------------------------------------------------------------
-# Check whether staged files fit a table. No other check runs before readers read the files.
+# Check whether staged files fit a table. This is the only check before readers see the files.
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,7 @@ class TableFit:
     store: DeltaStore
 
     def change(self, at: TableVersion | None, files: Sequence[TableFile]) -> TableChange | None:
-        """Return the change of columns that the table needs before the files are added.
-
-        Return None if it needs no change.
+        """Return the column changes that the table needs before the files are added, or None if it needs no changes.
 
         :param at: the version of the table; None if there is no table yet.
         :raises StateError: a file does not fit. Nothing was committed.
@@ -162,7 +160,7 @@ class TableFit:
 
 
 def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
-    """Check that the storage has the files in their sizes, because readers fail if a size differs.
+    """Check that the storage has the files in the expected sizes, because readers fail if a size differs.
 
     :raises Misfit: a file is missing, or has another size.
     """
@@ -180,7 +178,7 @@ def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
 
 
 def is_undefined(at: TableVersion) -> bool:
-    """Return whether a raise of the fence has created the table, and no rows have decided its columns yet."""
+    """Return whether the table was only created to raise the fence, and no rows have determined its columns yet."""
     return at.empty and not at.partition_by and at.schema["fields"] == [TXID_FIELD]
 
 
@@ -195,7 +193,7 @@ def is_undefined(at: TableVersion) -> bool:
 
 NOTES = f"{STAGED}/_dead.json"
 FENCES_KEPT = 100
-"""Number of fences whose text is kept, for processes that have read an older version."""
+"""Number of fences whose text is kept for processes that have read an older version."""
 log = logging.getLogger(__name__)
 
 
@@ -267,7 +265,7 @@ def sweep(
         try:
             folder.remove(path)
         except FileNotFoundError:
-            continue  # another committer has deleted the file at the same time
+            continue  # another committer deleted the file at the same time
     if found.since or NOTES in there:
         with folder.writing(NOTES) as out:
             out.write(json.dumps(found.since).encode())
@@ -275,9 +273,9 @@ def sweep(
 
 
 def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
-    """Read the times at which earlier clean-ups found files dead.
+    """Read when earlier clean-ups found files to be dead.
 
-    Return {} if this record is unreadable. The files are then only kept longer.
+    Return {} if this record is unreadable; the files are then merely kept longer.
     """
     if NOTES not in there:
         return {}
@@ -297,7 +295,7 @@ def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class TakenBack:
-    """The files to remove from a table, and new files with the rows of other transactions in the removed files.
+    """The files to remove from a table, and the new files that keep the other transactions' rows.
 
     :param removed: files to remove from the table.
     :param kept: new files with the rows of other transactions.
@@ -311,7 +309,7 @@ class TakenBack:
 
 @dataclass(frozen=True)
 class TakeBack:
-    """Removes the rows of transactions from files, with one row group in memory.
+    """Removes the rows of transactions from files. Only one row group is in memory at a time.
 
     :param into: the folder for the copied rows of other transactions.
     :param schema: schema of the table.
@@ -324,7 +322,7 @@ class TakeBack:
     schema: pa.Schema = field(repr=False)
 
     def of(self, found: Sequence[LiveFile]) -> TakenBack:
-        """Prepare the removal of the rows from these live files. A file may also have none of the rows."""
+        """Prepare the removal of the rows from these live files. Some files may not have any of these rows."""
         removed = list[LiveFile]()
         kept = list[TableFile]()
         gone = 0
@@ -367,15 +365,15 @@ class TakeBack:
         with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number, use_threads=False)
-                # Arrow cannot filter string views, which deltalake reads from files of its UPDATE,
-                # DELETE and MERGE.
+                # Arrow cannot filter string views. deltalake returns them for files from its
+                # UPDATE, DELETE and MERGE.
                 rows = group.select(schema.names).cast(schema)
                 writer.write_table(rows.filter(pc.invert(is_of(group.column(TXID), self.txids))))
 
     def _written_schema(self, found: pa.Schema, partition: Collection[str]) -> pa.Schema:
         """Return the schema of a copy of a file. It has the columns of the file, in the types of the table.
 
-        Spark's INT96 has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
+        Spark's INT96 has no time zone. delta-spark's UPDATE and MERGE leave the partition columns in the files.
         """
         fields = [self.schema.field(name) for name in found.names if name not in partition]
         notes = {
@@ -397,16 +395,16 @@ _NO_FILES = "Use append(output, state=...): its tasks write the files."
 class DeltaTable(CommittedFiles, AppendTable):
     """A Delta Lake table to which transactions append rows, each exactly once.
 
-    Tasks write Parquet files into the folder of the table. The committer publishes these files by one commit to Delta's
-    log, without Spark. Each row has the column `tx_txid`. A replay removes the rows of the earlier attempt in the same
-    commit. docs/stores.md explains how, and which tables are refused.
+    Tasks write Parquet files into the folder of the table. The committer publishes these files in one commit to the
+    Delta log, without Spark. Each row has the column `tx_txid`. A replay removes the rows of the earlier attempt in the
+    same commit. docs/stores.md explains how, and which tables are refused.
 
     :param uri: the table, as an absolute path or as a URI that deltalake supports. One table is one state.
     :param partition_by: columns whose values are in the path of each file.
     :param retention_days: how long files without live rows are kept. This must be longer than the longest query, and
         longer than the time from the first task of a transaction to its commit.
-    :param conn_id: Airflow connection of type aws for a table on S3, looked up when the table is used. None for the
-        environment variables (AWS_*), or the role of the machine.
+    :param conn_id: Airflow connection of type aws for a table on S3, looked up when the table is used. None to use the
+        environment variables (AWS_*) or the machine's role.
     :param storage_options: options of deltalake, which override the connection. They may contain secrets, and are never
         shown.
     """
@@ -458,7 +456,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return self.uri.partition("://")[0] in S3_SCHEMES
 
     def table_schema(self) -> Schema | None:
-        """Return the columns of the table as Spark spells them. Return None if no rows have decided its columns."""
+        """Return the table's columns as Spark spells them, or None if no rows have determined the columns yet."""
         at = self._store.load()
         return None if at is None or is_undefined(at) else at.schema
 
@@ -534,8 +532,8 @@ class DeltaTable(CommittedFiles, AppendTable):
 
     def at(self, txid: int, newest: int) -> str:
         commits = self._store.history()
-        # The newest commit comes first. The note of a release has no txid. Commits before a release
-        # are of another ledger.
+        # Newest commits come first. The metadata of a release has no txid, and earlier commits
+        # belong to another ledger.
         notes = [(int(commit["version"]), _note_of(commit)) for commit in commits]
         later = list(takewhile(lambda each: not each[1] or each[1].get("txid", 0) > txid, notes))
         after = [version for version, note in later if note]
@@ -559,7 +557,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         if store.load() is None:
             return []
         notes = list(takewhile(RELEASED.__ne__, map(_note_of, store.history())))
-        # The newest note comes last, because the last note of a transaction counts.
+        # The newest commit comes last, because the last entry of a transaction counts.
         notes.reverse()
         kept = {
             each["txid"]: replace(StoredReceipt(*map(each.__getitem__, _RECEIPT)), takes_out=True)
@@ -569,7 +567,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return [kept[txid] for txid in sorted(kept)]
 
     def sweep(self, txid: int) -> int:
-        """Delete the staged files of earlier transactions that no reader needs any longer.
+        """Delete staged files of earlier transactions that no reader needs any longer.
 
         :param txid: a committed transaction. All earlier transactions are final.
         :return: number of deleted files. If an error occurs, the next clean-up deletes the files.
@@ -654,10 +652,7 @@ class DeltaTable(CommittedFiles, AppendTable):
 
     @property
     def _store(self) -> DeltaStore:
-        """Return a new store of the table.
-
-        A kept connection would fail, because a process may outlive a session token.
-        """
+        """Return a new store object for the table. A cached connection would fail when its session token expires."""
         return DeltaStore(self.uri, state=self.name, options=self.options())
 
     @contextmanager
@@ -709,7 +704,7 @@ class _TableTransaction:
 
     @property
     def _is_done(self) -> bool:
-        # If the commit phase runs again, its committer has the same grant but may have other rows.
+        # If the commit phase runs again, its committer has the same grant, but its rows may differ.
         # So compare the files.
         return self._at is not None and self._has_written and self._at.given == self._given
 
@@ -735,7 +730,7 @@ class _TableTransaction:
             self._state.sweep(self._write.grant.txid)
 
     def _next_raise(self, held: RaisedFence | None) -> RaisedFence | None:
-        """Return the fence that this grant must write. Return None if the fence already holds the grant."""
+        """Return the fence that this grant must write, or None if the fence already holds the grant."""
         at = self._at
         grant = self._write.grant
         stored = None if held is None else held.fence
@@ -757,11 +752,11 @@ class _TableTransaction:
     def _raise(self, raised: RaisedFence) -> None:
         """Raise the fence in a separate commit, unless the write is complete.
 
-        The commit of the files of a complete write raises the fence.
+        For a complete write, the commit of the files also raises the fence.
 
         New columns are committed before that. Until the fence is raised, every other attempt finds it unchanged.
         """
-        # Refuse files that do not fit before anything changes.
+        # Before any change, refuse files that do not fit.
         change = self._fit.change(self._at, self._files)
         if not self._write.complete:
             change = partial(self._store.raise_fence, text=raised.text, number=raised.number)
@@ -774,7 +769,7 @@ class _TableTransaction:
     def _change_columns(self, change: TableChange | None) -> None:
         if change is not None:
             self._store.cas(self._at, change)
-            raise FenceMoved  # begin again with the version that has the new columns
+            raise FenceMoved  # start again from the version that has the new columns
 
     def _take_back(self, at: TableVersion) -> None:
         """Prepare the removal of rows of an outranked attempt, or of the restated transaction."""

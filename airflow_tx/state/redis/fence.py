@@ -46,7 +46,7 @@ from airflow_tx.state.api import (
 from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, RECOUNT, UNDO
 
 # --- connection ---------------------------------------------------------------------------------------------------
-# The client by which a state uses a Redis server.
+# The client through which a state uses a Redis server.
 
 
 class RedisServer:
@@ -67,11 +67,11 @@ class RedisServer:
 
     @contextmanager
     def client(self, *, last: bool = False) -> Iterator[Any]:
-        """Yield the client. It never repeats a command by itself.
+        """Yield the client. It never retries a command.
 
-        :param last: whether the answer decides if the update is complete.
-        :raises StateUnavailable: the server does not answer, or refuses the connection.
-        :raises StateOutcomeUnknown: the server does not answer to the last call.
+        :param last: whether the response decides if the update is complete.
+        :raises StateUnavailable: the server does not respond, or refuses the connection.
+        :raises StateOutcomeUnknown: the server does not respond to the last call.
         :raises StateError: the server refuses a command.
         """
         with redis_failures(self._parameters, partial(self._error, last=last)):
@@ -90,11 +90,11 @@ class RedisServer:
         whole: bool = False,
         last: bool = False,
     ) -> Any:
-        """Run scripts one after another in one round trip. Return the reply to each script.
+        """Run several scripts, in order, in one round trip. Return the reply of each script.
 
         :param calls: script, keys and arguments of each call.
         :param whole: whether the scripts run as one transaction.
-        :param last: whether the answer decides if the update is complete, as for `client`.
+        :param last: whether the response decides if the update is complete, as for `client`.
         """
         with self.client(last=last) as client:
             if len(calls) == 1:
@@ -170,13 +170,13 @@ class FenceReading:
 
 
 def grant_text(row: Fence | Grant) -> str:
-    """Return a grant as the text that scripts compare."""
+    """Return a grant as text, for scripts to compare."""
     token = row.token
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
 
 
 def receipt_arguments(grant: Grant, receipt: Receipt | None) -> list[Any]:
-    """Return the four arguments by which a script stores a receipt. With None, the script stores no receipt."""
+    """Return the four script arguments that store a receipt. For None, the script does not store a receipt."""
     text = ["", ""] if receipt is None else [receipt.text, receipt.hash]
     return [grant.txid, grant.token.attempt, *text]
 
@@ -187,7 +187,7 @@ def _stored_receipt(fields: Mapping[bytes, bytes]) -> StoredReceipt:
 
 
 class RedisFence:
-    """The fence of one state. Its keys in Redis begin with the prefix of the state, in braces."""
+    """The fence of one state. Its Redis keys begin with the state's prefix, in braces."""
 
     def __init__(self, server: RedisServer, *, prefix: str, state: str, kind: StateKind) -> None:
         self.keys = [f"{{{prefix}}}:{name}" for name in KEYS]
@@ -197,7 +197,7 @@ class RedisFence:
         self._kind = kind
 
     def read(self) -> FenceReading:
-        """Read the fence and the schema, both as of the same moment."""
+        """Read the fence and the schema at the same moment."""
         with self.server.client() as client:
             pipeline = client.pipeline(transaction=True)
             pipeline.hgetall(self.key["fence"])
@@ -209,8 +209,7 @@ class RedisFence:
 
     def raised(self, held: FenceReading, grant: Grant) -> Fence:
         """Return the raised fence, by the rules that all states share."""
-        # Only the script checks the values, because other writers may change them until the script
-        # runs.
+        # Only the script can check the values, because other writers may change them until it runs.
         return fence.raised(held.row, grant, state=self._state, holds=lambda: False)
 
     def raise_calls(
@@ -237,13 +236,13 @@ class RedisFence:
         ]
 
     def has_raised(self, reply: list[Any], held: FenceReading, grant: Grant) -> bool:
-        """Return whether the script has raised the fence, as its reply says.
+        """Return whether the script has raised the fence, according to its reply.
 
-        Finish a long roll-back. If the result is False, read the fence again.
+        Finish a long roll-back. If the result is False, the caller must read the fence again.
 
         :raises StateBehind: the state has lost keys.
         :raises StateDiffers: the state has values but no fence.
-        :raises OutputChanged: this grant does not write some rows of the transaction that the state already has.
+        :raises OutputChanged: the state already has rows of the transaction that this grant does not write.
         :raises SkipRefused: the grant skips the transaction, and the state has rows of it that cannot be undone.
         """
         if reply[0] == b"moved":
@@ -268,7 +267,7 @@ class RedisFence:
         return None if held.row is None else fence.if_held(held.row, grant, state=self._state)
 
     def outranked(self, grant: Grant) -> FenceOutranked:
-        """Return the error for a refused write. It names the grant that the fence holds now."""
+        """Return the error for a refused write. It names the grant that the fence currently holds."""
         try:
             fence.check_write(self.read().row, grant, state=self._state)
         except FenceOutranked as error:
@@ -278,7 +277,7 @@ class RedisFence:
         )
 
     def vanished(self, reply: list[Any]) -> str:
-        """Return a text for the difference of counts that the reply "counts" reports."""
+        """Return a description of the mismatch that the reply "counts" reports."""
         found, noted = (list(map(int, part.split(b":"))) for part in reply[1:])
         if found == noted:
             return (
@@ -291,7 +290,7 @@ class RedisFence:
         )
 
     def _of_nobody(self) -> StateDiffers:
-        # The values have no txid, so no statement can release them.
+        # Values in Redis have no txid, so the remedy cannot be to remove their txids.
         problem = (
             "it has values but no fence, as if it were a copy of another state. Nothing was written"
         )
@@ -345,7 +344,7 @@ class RedisTransaction:
             self._raised = replace(self._held.row, applied=False)
 
     def put(self) -> int:
-        """Compute the data that the scripts write. Return the number of keys."""
+        """Prepare the data for the scripts to write. Return the number of keys."""
         raise NotImplementedError
 
     def end(self, receipt: Receipt | None) -> None:
@@ -358,11 +357,11 @@ class RedisTransaction:
         self._send(calls)
 
     def _calls(self, receipt: Receipt | None) -> list[Call]:
-        """Return the scripts of the write. There is at least one script."""
+        """Return the scripts of the write; there is at least one."""
         raise NotImplementedError
 
     def _check(self, reply: list[Any]) -> None:
-        """Raise the error that the reply to a script names."""
+        """Raise the error that a script's reply names."""
         answer = reply[0]
         if answer == b"outranked":
             raise self._fence.outranked(self._write.grant)
@@ -370,7 +369,7 @@ class RedisTransaction:
             raise self._fence.server.restarted()
 
     def _raise_with(self, calls: list[Call]) -> list[Call]:
-        """Raise the fence and run the first script. Return the remaining scripts."""
+        """Raise the fence and run the first script. Return the other scripts."""
         grant = self._write.grant
         raising = self._fence.raise_calls(
             self._held, self._raised, grant, undoing=self._write.undoing
@@ -387,7 +386,7 @@ class RedisTransaction:
         return calls[1:]
 
     def _send(self, calls: list[Call]) -> None:
-        # Send the script that completes the update only after the replies to all other scripts.
+        # Send the script that completes the update only after all other scripts have replied.
         others = len(calls) - 1 if self._write.complete else len(calls)
         for start in range(0, others, self.scripts_at_once):
             for reply in self._fence.server.run_scripts(

@@ -1,4 +1,4 @@
-"""Redis commands of your own, exactly once per transaction, under a fence.
+"""Your own Redis commands, run exactly once per transaction, under a fence.
 
 Source: Getting Started with Storm, chapter 8 (the LAST_COMMIT of RedisCommiterCommiterBolt), protocol.md §7.
 """
@@ -47,13 +47,13 @@ class RedisGuard(FencedInRedis):
     declared dead. If a command fails, Redis does not undo the commands before it. A script has up to 5,000 commands.
     Once you have removed the cause, the next try continues with the same command (docs/stores.md).
 
-    Commands that have run are not undone. So a replay must have the same output, as with every transactional state, and
-    an opaque source is refused.
+    Commands that have run are not undone. So, as with every transactional state, a replay must have the same output,
+    and an opaque source is refused.
 
     :param conn_id: Airflow connection of type redis, looked up when the state is used.
     :param prefix: prefix of the fence, at `{<prefix>}:fence`. You choose the keys of the commands.
-    :param commands: returns the commands for the rows of an update. Each command is a sequence of parts: texts, bytes
-        or numbers.
+    :param commands: function that returns the commands for the rows of an update. Each command is a sequence of texts,
+        bytes or numbers.
     """
 
     kind = StateKind.TRANSACTIONAL
@@ -74,14 +74,14 @@ class RedisGuard(FencedInRedis):
         return last is not None and int(last) == txid and int(done) > 0
 
     def last_txid(self) -> int | None:
-        """Return the last transaction whose commands began to run. Return None if there is none."""
+        """Return the last transaction whose commands started to run, or None if there is none."""
         with self._server.client() as client:
             found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
         return None if found is None else int(found)
 
 
 class _CommandsOnce(RedisTransaction):
-    """Runs the commands of an update, unless they have already run. It runs no commands for a skip."""
+    """Runs the commands of an update unless they have already run. For a skip, it does not run commands."""
 
     def __init__(self, held_by: RedisFence, write: StateWrite, commands: RedisCommands) -> None:
         super().__init__(held_by, write)

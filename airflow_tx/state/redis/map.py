@@ -23,9 +23,9 @@ _KEYS_AT_ONCE = 5_000
 class RedisMap(Addressed[RedisServer]):
     """A backing map in Redis: a key `<prefix>:["man"]` for each key, with its value as JSON.
 
-    A get sends all of its MGETs in one round trip. A put also sends all of its MSETs in one round trip. The guarantees
-    depend on the map that uses this backing map. They have the two gaps that `RedisState` closes. Values may be plain
-    JSON, Decimal, bytes, dates, times and tuples. Redis Cluster is not supported.
+    A get sends all MGETs in one round trip, and a put sends all MSETs in one round trip. The guarantees depend on the
+    map that uses this backing map. They have the two gaps that `RedisState` closes. Values may be plain JSON, Decimal,
+    bytes, dates, times and tuples. Redis Cluster is not supported.
 
     :param conn_id: Airflow connection of type redis, looked up when the map is used.
     :param prefix: the beginning of the keys.
@@ -37,17 +37,17 @@ class RedisMap(Addressed[RedisServer]):
         self._texts = MapTexts(self.name)
 
     def dataset(self) -> Dataset:
-        """Return the place of the map for OpenLineage."""
+        """Return the OpenLineage dataset of the map."""
         return self._store.dataset(self.prefix)
 
     def for_executors(self) -> RedisMap:
-        """Return a copy of the map, with its password, for a process without Airflow."""
+        """Return a copy of the map, including its password, for a process without Airflow."""
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisMap"))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Return the value of each key. Return None for a key without a value.
 
-        :raises StateUnavailable: the server does not answer.
+        :raises StateUnavailable: the server does not respond.
         :raises StateError: a key has a value that this map did not write.
         """
         names = list(map(self._key, keys))
@@ -62,7 +62,7 @@ class RedisMap(Addressed[RedisServer]):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key. None removes the key.
 
-        :raises StateUnavailable: the server does not answer. Some values may be stored.
+        :raises StateUnavailable: the server does not respond. Some values may be stored.
         :raises StateError: JSON cannot represent a value. Nothing is stored.
         """
         pairs = list(zip(map(self._key, keys), values, strict=True))

@@ -10,7 +10,7 @@ A state has six keys. The state's name is their hash tag, so a server that shard
 * touched, a hash: key -> "<writer>|<values before>", for each key that the transaction in the fence has written
 * undo, a hash: the same for an outranked attempt, while its roll-back is running
 * schema, a text: names and types of the columns
-* receipts, a stream: one receipt per transaction, only for the last transactions
+* receipts, a stream: one receipt per transaction, only for the most recent transactions
 
 `touched` is used to undo an attempt, and to skip a transactional value that already has the transaction. An SQL state
 has the txid, token, chunk and previous value in each row instead. Only the transaction in the fence can be undone, so
@@ -23,11 +23,11 @@ KEYS = ("fence", "values", "touched", "undo", "schema", "receipts")
 RECEIPTS_KEPT = 10_000
 """Approximate maximum number of receipts that a state keeps.
 
-The number is limited because Redis holds receipts in memory.
+The number is limited because Redis keeps receipts in memory.
 """
 
 # Lua's stack has 8000 entries. It overflows if unpack() returns too many values, because the
-# command also needs some entries.
+# command itself also needs some entries.
 _COMMON = """
 local FENCE, VALUES, TOUCHED, UNDO, SCHEMA, RECEIPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local SLICE = 7000
@@ -194,8 +194,8 @@ return {'ok', cursor}
 """
 )
 
-# Count the keys again, after a person has changed the values by hand. ARGV: the grant that the
-# fence must hold; the new batch of the fence.
+# Count the keys again after a manual change of the values. ARGV: the grant that the fence must
+# hold; the new batch of the fence.
 RECOUNT = (
     _COMMON
     + """
@@ -208,9 +208,8 @@ return {'ok'}
 """
 )
 
-# Return the values from which the update of each key starts, as one JSON array. JSON null means
-# that the key does not exist. JSON false means that a transactional value already contains this
-# transaction.
+# Return the values from which each key's update starts, as one JSON array. JSON null means that the
+# key does not exist. JSON false means that a transactional value already contains this transaction.
 #
 # ARGV: the grant that the fence must hold; "1" if it has this txid; "1" if the state is opaque.
 # Then the token of this writer if the fence holds it, or "". Then this writer; the keys.
@@ -300,7 +299,7 @@ return {'ok'}
 """
 )
 
-# A guard has only the fence, which notes how many commands of a transaction have run.
+# A guard has only the fence, which records how many commands of a transaction have run.
 #
 # ARGV: this grant; the receipt in four parts; the digest of all commands; the number of earlier
 # commands. Then "1" if these are the last commands. Then for each command, the number of its parts,

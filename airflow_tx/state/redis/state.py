@@ -38,7 +38,7 @@ from airflow_tx.state.redis.scripts import FETCH, PUT
 from airflow_tx.state.rows import CheckedRows
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Convert rows of an update to keys and values of a Redis hash, and back. Source: protocol.md §7
+# Convert an update's rows to the keys and values of a Redis hash, and back. Source: protocol.md §7
 # (numbers are exact).
 
 
@@ -48,8 +48,7 @@ Value = bytes
 
 
 class RedisRows:
-    """The columns of a state in the form that Redis stores: keys and values are JSON arrays, with columns sorted by
-    name.
+    """The form in which Redis stores a state's columns: keys and values are JSON arrays, with columns sorted by name.
 
     :param key_types: type by key column, from the stored schema or the first row.
     """
@@ -104,14 +103,14 @@ class RedisRows:
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def fields(self, portion: Sequence[Sequence[Any]]) -> list[Field]:
-        """Return the keys of a portion of rows, in their stored form."""
+        """Return the keys of a portion of rows in their stored form."""
         named = self._named(portion)
         if not self._keys:
             return [b"[]"]
         return encode_keys(self._types_of_keys, [named[key] for key in self._keys])
 
     def field(self, key: Cells) -> Field:
-        """Return a key in its stored form. Its values are in the order and the types of the state's key columns."""
+        """Return a key in its stored form. Its values have the order and types of the state's key columns."""
         named = dict(zip(self.columns.keys, key, strict=True))
         return encode_key(self._types_of_keys, [named[name] for name in self._keys])
 
@@ -178,7 +177,7 @@ class RedisRows:
         return tuple(row[key] for key in self.columns.keys)
 
     def _named(self, portion: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-        # The portion of a state without keys has no key columns.
+        # If a state has no keys, its portions have no key columns.
         return dict(zip((*self.columns.keys, *self.columns.values), portion, strict=True))
 
     def _row(self, plain: Iterable[Any]) -> dict[str, Any]:
@@ -323,7 +322,7 @@ class RedisState(FencedInRedis, QueryableState):
 class _RedisUpdate(RedisTransaction):
     """An update of values. The new values are computed from the stored values before anything is written.
 
-    The stored values may be read before or after the fence is raised, with the same result. If the transaction has
+    It does not matter whether the stored values are read before or after the fence is raised. If the transaction has
     already updated a key, the update starts from the values before the transaction.
     """
 
@@ -341,7 +340,7 @@ class _RedisUpdate(RedisTransaction):
         if first is None:
             return 0
         checked = CheckedRows(self._columns)
-        # Check the names of the columns before the types that the store has.
+        # Check the column names before the stored types.
         types = checked.key_types(first)
         self._rows = known = self._rows or RedisRows(self._columns, self._kind, types)
         portions = list(
@@ -418,7 +417,7 @@ class _RedisUpdate(RedisTransaction):
 
 
 def _token(grant: Grant) -> str:
-    # The text needs no nonce, because the fence accepts only one nonce per rank.
+    # The text does not need the nonce, because the fence accepts only one nonce per rank.
     return ".".join(map(str, grant.token.rank)) + "/"
 
 

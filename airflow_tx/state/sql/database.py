@@ -1,4 +1,4 @@
-"""The database of a state: transactions, errors of the database, and the tables of this package."""
+"""The database of a state: transactions, database errors, and the tables of this package."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from airflow_tx.state.sql.schema import (
 from airflow_tx.state.sql.sqlite import Sqlite
 
 # --- durable ------------------------------------------------------------------------------------------------------
-# Some tables have no transactions, or are empty after a crash. They are refused before anything is
-# read.
+# Some tables do not support transactions, or are empty after a crash. They are refused before
+# anything is read.
 
 
 _POSTGRES = """
@@ -70,7 +70,7 @@ _MYSQL = """
       AND COALESCE(e.transactions, 'NO')
         <> 'YES'
 """
-# By the name of SQLAlchemy's dialect: a query for unsafe tables, their problem, and the change that
+# For each SQLAlchemy dialect name: a query for unsafe tables, their problem, and the change that
 # solves it.
 _CHECKS: Mapping[str, tuple[str, str, str]] = {
     "postgresql": (
@@ -92,7 +92,7 @@ def check_durable(
 ) -> None:
     """Refuse tables whose content does not survive a crash or a rollback.
 
-    :raises StateDiffers: such a table exists. The message has the DDL that changes it.
+    :raises StateDiffers: such a table exists. The message contains the DDL to change it.
     """
     for problem, ddl in not_durable(connection, schema, tables):
         raise StateDiffers(
@@ -105,7 +105,7 @@ def check_durable(
 def not_durable(
     connection: Connection, schema: str | None, tables: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the problem and the DDL that solves it, for each table that a crash or a rollback may leave incomplete."""
+    """Yield the problem, and the DDL that solves it, for each table that a crash or a rollback may leave incomplete."""
     if connection.dialect.name not in _CHECKS:
         return
     text, problem, change = _CHECKS[connection.dialect.name]
@@ -127,14 +127,14 @@ DIALECTS: dict[str, type[Dialect]] = {
     "mysql": MySql,
     "mariadb": MySql,
 }
-# Errors of the driver, and errors for values that the driver cannot send.
+# Driver errors, and errors for values that the driver cannot send.
 DRIVER_ERRORS = (sa.exc.StatementError, OverflowError, UnicodeError)
 COMPLETE = "the tables of fences, portions and receipts exist"
 NOTHING = "No row of this update was written."
 
 
 class OfState(Exception):
-    """Raised for an error of the driver while one state works in a transaction that several states share."""
+    """Raised for a driver error that concerns one state in a transaction shared by several states."""
 
     def __init__(self, database: StateDatabase, error: Exception) -> None:
         super().__init__(error)
@@ -146,13 +146,14 @@ class StateDatabase:
     """The database of one state. Its methods run inside transactions that `transaction()` opens.
 
     :param state: name of the state, for messages.
-    :param table: schema (None for the default) and name of the table that is beside the fence table.
+    :param table: schema and name of the state's table, which shares the schema with the fence table. None is the
+        default schema.
     :param where: name of the database in messages, without address or password.
-    :param definition: name of the aggregator by value column. Values that another aggregator has computed are refused.
+    :param definition: name of the aggregator by value column. Values computed by another aggregator are refused.
     """
 
-    # Whether the session has the settings that our statements need. If False, the session has the
-    # settings that the user has chosen.
+    # Whether the session has the settings that our statements need. If False, it has the user's
+    # settings.
     runs_own_statements = True
     # Whether to keep the connection between transactions, because only our statements change the
     # session.
@@ -189,8 +190,8 @@ class StateDatabase:
         self._portions: sa.Table = portions_table(self._schema)
         self._receipts: sa.Table = receipts_table(self._schema)
         self._placed = False
-        # What this object has read about tables of the database. After a failed transaction, it
-        # reads again.
+        # What this object has read about the database's tables. After a failed transaction, it
+        # reads this again.
         self._facts: dict[str, Any] = {}
 
     @contextmanager
@@ -201,9 +202,9 @@ class StateDatabase:
 
         :param reading: whether the transaction only reads.
         :param frozen: whether all statements see the snapshot of the first statement.
-        :param beside: other states of the same database that take part in the transaction.
-        :raises StateUnavailable: the database does not answer.
-        :raises StateOutcomeUnknown: the database does not answer the COMMIT.
+        :param beside: other states of the same database that share the transaction.
+        :raises StateUnavailable: the database does not respond.
+        :raises StateOutcomeUnknown: the database does not respond to the COMMIT.
         :raises StateError: the database refuses a statement.
         """
         committing = False
@@ -212,7 +213,7 @@ class StateDatabase:
         try:
             moment = self._dialect.one_moment if frozen else {}
             own = all(each.runs_own_statements for each in members)
-            # If one of the states changes the session, the connection is not kept.
+            # If any state changes the session, do not keep the connection.
             engine = next((each._engine for each in members if not each._keeps), self._engine)
             opened = engine.connect().execution_options(tx_reading=reading, tx_own=own, **moment)
             with opened as connection, _dropped_after_errors(connection), connection.begin():
@@ -227,14 +228,14 @@ class StateDatabase:
             raise self._worded(error, committing=committing, beside=beside) from None
         finally:
             if not done:
-                # The DDL of the transaction is undone with it, and a table that it did not find may
-                # have been dropped.
+                # The transaction's DDL is undone with it. Also, a missing table may have been
+                # dropped.
                 for each in members:
                     each._facts = {}
 
     @contextmanager
     def at_work(self, connection: Connection, *, switched: bool) -> Iterator[None]:
-        """Run the statements of one state in a shared transaction. Errors in the `with` block name this state.
+        """Run one state's statements in a shared transaction. Errors in the `with` block name this state.
 
         :param switched: whether the states in the transaction need different session settings.
         """
@@ -246,7 +247,7 @@ class StateDatabase:
             raise OfState(self, error) from None
 
     def _place(self, connection: Connection) -> None:
-        """Find the schema of the tables. If the user named no schema, the database decides it."""
+        """Determine the schema of the tables. If the user did not name one, the database decides."""
         if not self._placed:
             self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
             self._fence = fence_table(self._schema)
@@ -272,7 +273,7 @@ class StateDatabase:
         self._facts[COMPLETE] = True
 
     def _make_table(self, connection: Connection, table: sa.Table) -> None:
-        """Create a table, unless another writer has created it while this writer waited for the lock."""
+        """Create a table, unless another writer created it while this writer was waiting for the lock."""
         with self._dialect.ddl(connection) as ddl:
             if not self._has_table(ddl, table.name):
                 self._make_tables(ddl, [table])
@@ -280,8 +281,8 @@ class StateDatabase:
     def _make_tables(self, connection: Connection, tables: Sequence[sa.Table]) -> None:
         """Create tables.
 
-        :raises StateError: the database refuses a statement. The message has the statements, for a person who may run
-            them.
+        :raises StateError: the database refuses a statement. The message contains the statements, for a user with the
+            required privileges.
         """
         # Compile the statements now, because a database may refuse all queries after an error.
         statements = "; ".join(self._statement_for(connection, table) for table in tables)
@@ -306,13 +307,15 @@ class StateDatabase:
             ) from None
 
     def _statement_for(self, connection: Connection, table: sa.Table) -> str:
-        """Return the statement that creates a table, in one line. Spaces within names stay unchanged."""
+        """Return the statement that creates a table, on one line. Spaces in names are preserved."""
         return re.sub(r"\s*\n\s*", " ", self._dialect.definition(connection.dialect, table))
 
     def owner_ddl(self, connection: Connection) -> list[str]:
-        """Return the statements with which the owner creates or alters the tables that the state needs.
+        """Return the statements that create or alter the tables that the state needs.
 
-        :raises StateError: no statement can give the state what it needs.
+        The owner of the database runs them.
+
+        :raises StateError: no statement can create what the state needs.
         """
         made = self._missing(connection, durable=False)
         own = self._own_table(connection)
@@ -334,23 +337,23 @@ class StateDatabase:
         return [*statements, *lost, *self._own_changes(connection)]
 
     def _own_table(self, connection: Connection) -> sa.Table | None:
-        """Describe the table of the state itself.
+        """Describe the state's own table.
 
         Return None if it has no table, or if the first rows decide its columns.
         """
         return None
 
     def _own_changes(self, connection: Connection) -> Iterator[str]:
-        """Yield the DDL that the table of the state needs.
+        """Yield the DDL that the state's own table needs.
 
-        If no DDL is possible, yield an SQL comment that explains why.
+        If no DDL can help, yield an SQL comment that explains why.
         """
         return iter(())
 
     def _missing(self, connection: Connection, *, durable: bool = True) -> list[sa.Table]:
-        """Return the missing tables of fences, portions and receipts.
+        """Return which of the tables of fences, portions and receipts are missing.
 
-        :param durable: whether to refuse tables whose content does not survive.
+        :param durable: whether to refuse tables whose content would not survive a crash.
         :raises StateError: the table of receipts lacks a column.
         """
         tables = (self._fence, self._portions, self._receipts)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 # --- engines ------------------------------------------------------------------------------------------------------
 # Engines that keep a connection between transactions. A process has one engine per server address.
 #
-# Connecting takes several times as long as a small commit, and a process may commit a hundred per
-# second.
+# Connecting takes several times as long as a small commit, and a process may make a hundred commits
+# per second.
 
 
 NOTHING_KEPT: Mapping[str, Any] = {"poolclass": NullPool}
 # One connection is kept. A second connection at the same time is closed after its use. A connection
-# that the server has ended is replaced before use. Each connection is replaced after 30 seconds,
-# since a server may end sessions that are silent for 60.
+# that the server has closed is replaced before use. Each connection is replaced after 30 seconds,
+# since a server may close sessions that are idle for 60 seconds.
 _KEEPING: Mapping[str, Any] = {
     "pool_size": 1,
     "max_overflow": -1,
@@ -44,7 +44,7 @@ _engines: dict[tuple[type[MakesEngines], URL], Engine] = {}
 
 
 class MakesEngines(Protocol):
-    """The method of `Dialect` that `keeping_engine` needs."""
+    """The part of `Dialect` that `keeping_engine` needs."""
 
     def engine(self, url: URL, pool: Mapping[str, Any]) -> Engine: ...
 
@@ -63,7 +63,7 @@ def keeping_engine(dialect: MakesEngines, url: URL) -> Engine:
 
 
 def _leave_to_parent() -> None:
-    """Drop the connections without closing them, because they belong to the parent process of the fork."""
+    """Drop the connections without closing them, because they belong to the fork's parent process."""
     for engine in _engines.values():
         engine.dispose(close=False)
 
@@ -76,14 +76,14 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 PARAM = "tx_p"
 WRITER_PARAM = "tx_w"
-# The names of parameters must differ from the names of columns. Otherwise SQLAlchemy would also set
-# a column of that name in another table of the statement. The prefixes are for changed and for
-# inserted columns. `OWN` is the parameter for the name of the state.
+# The names of parameters must differ from the names of columns. Otherwise, SQLAlchemy would also
+# set a column of that name in another table of the statement. There is one prefix for changed
+# columns and one for inserted columns. `OWN` is the parameter for the name of the state.
 _CHANGED = "tx_changed_"
 _INSERTED = "tx_inserted_"
 OWN = "tx_own"
 OTHER_COLLATION = "with another collation"
-# Name of the column with the number of a row within its statement.
+# Name of the column that contains a row's number within its statement.
 ORDINAL = "tx_number"
 Constants = dict[str, Any]
 Assignments = Sequence[tuple[str, Any]]
@@ -103,14 +103,14 @@ class PrimaryKeys:
 
     @classmethod
     def leading(cls, table: sa.Table, kinds: Sequence[str], arrays: Arrays) -> PrimaryKeys:
-        """Return the keys in these columns. The first columns are the primary key."""
+        """Return the keys from these columns. The first columns are the primary key."""
         width = len(table.primary_key.columns)
         return cls(table, kinds[:width], arrays[:width])
 
 
 @cache
 def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
-    """Return a query for the row of the state that the parameter `OWN` names.
+    """Return a query for the row of the state named by the parameter `OWN`.
 
     Building a small statement with SQLAlchemy takes longer than sending it, so each statement is built once.
 
@@ -147,16 +147,13 @@ def _given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
 
 
 def statement_text(sql: sa.Dialect, statement: Any) -> str:
-    """Return a statement in one line, in the form that a person types."""
+    """Return a statement on one line, in the form that a user types."""
     text = str(statement.compile(dialect=sql, compile_kwargs={"literal_binds": True}))
     return " ".join(map(str.rstrip, as_typed(sql, text).splitlines()))
 
 
 def as_typed(sql: sa.Dialect, text: str) -> str:
-    """Convert SQL text for a driver to the form that a person types.
-
-    In SQL for some drivers, each percent sign is doubled.
-    """
+    """Convert SQL text for a driver to the form that a user types. Some drivers require doubled percent signs."""
     return text.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else text
 
 
@@ -166,7 +163,7 @@ def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
 
 
 def own_type(kind: str) -> pa.DataType:
-    """Return the Arrow type for a column type of states. A numeric gets Spark's type for Python decimals."""
+    """Return the Arrow type for a state type. A numeric gets Spark's type for Python decimals."""
     if kind == "numeric":
         import pyarrow as pa
 
@@ -185,7 +182,7 @@ class SumRefused(Exception):
 class ValueRefused(Exception):
     """Raised for a value that this database cannot store.
 
-    :param row: number of its row within the portion.
+    :param row: number of the row within the portion.
     :param column: number of the column within the statement; None if the whole row is refused.
     """
 
@@ -201,7 +198,7 @@ class ValueRefused(Exception):
 class TextLength:
     """The maximum length of a text in a column.
 
-    Databases cut trailing spaces of a longer text. MariaDB cuts texts from JSON_TABLE.
+    Databases truncate trailing spaces of a longer text. MariaDB truncates texts from JSON_TABLE.
 
     :param in_bytes: whether the limit is in bytes; if False, in characters.
     """
@@ -210,14 +207,14 @@ class TextLength:
     in_bytes: bool = False
 
     def refused(self, text: str) -> str:
-        """Return the length of a text that is too long, with its unit. Return "" if the text fits."""
+        """Return the length of a text with its unit if the text is too long, or "" if it fits."""
         size = len(text.encode()) if self.in_bytes else len(text)
         unit = "bytes" if self.in_bytes else "characters"
         return f"{size} {unit}" if size > self.most else ""
 
 
 def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], arrays: Arrays) -> None:
-    """Refuse a text that is longer than its column. Trailing spaces count, because a database would cut them.
+    """Refuse a text that is longer than its column. Trailing spaces count, because a database would truncate them.
 
     :raises ValueRefused: the first text that is too long.
     """
@@ -237,15 +234,15 @@ def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], array
 
 
 class Dialect:
-    """The differences between one database and the others."""
+    """How one database differs from the others."""
 
-    # SQLAlchemy type by column type of states.
+    # SQLAlchemy type by state type.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
-    # Whether the database cuts trailing spaces that do not fit into a column.
+    # Whether the database truncates trailing spaces that do not fit into a column.
     cuts_texts: ClassVar[bool] = True
-    # Whether connecting is expensive, and a kept connection blocks no other session.
+    # Whether connecting is expensive, and a kept connection does not block other sessions.
     keeps_connection: ClassVar[bool] = True
-    # Options for a transaction in which all statements see the same moment of the database.
+    # Options for a transaction in which all statements see the same database snapshot.
     one_moment: ClassVar[Mapping[str, Any]] = {"isolation_level": "REPEATABLE READ"}
     # Whether an assignment of an upsert sees the results of earlier assignments.
     assigns_in_order: ClassVar[bool] = False
@@ -254,26 +251,25 @@ class Dialect:
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
-    # The SQL type that readers use for a column, by type of states. Other columns are read as their
+    # The SQL type that readers use for a column, by state type. Other columns are read with their
     # declared types.
     read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {}
     # Whether a second session can use the snapshot that a transaction of another session sees.
     shares_moments: ClassVar[bool] = False
-    # The scheme of this database's servers in OpenLineage, and their default port.
+    # The OpenLineage scheme of this database's servers, and their default port.
     lineage: ClassVar[tuple[str, int]]
-    # Query that returns the user of the connection as GRANT spells it; "" if the database has no
+    # Query that returns the connection's user, as spelled in GRANT; "" if the database has no
     # privileges.
     grantee_query: ClassVar[str] = ""
     # Query that returns the shape of table :tx_name in :tx_schema as one text, or NULL if there is
-    # no such table. The text changes whenever the database would store a value of a column
-    # differently.
+    # no such table. The text changes whenever the database would store column values differently.
     shape_query: ClassVar[str]
 
     def __init__(self) -> None:
         self._inserts: dict[Any, Any] = {}
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        """Create an engine of SQLAlchemy.
+        """Create an SQLAlchemy engine.
 
         :param pool: the options of its connection pool.
         """
@@ -282,11 +278,11 @@ class Dialect:
     def place(
         self, connection: Connection, schema: str | None, name: str
     ) -> tuple[str | None, str]:
-        """Return schema and name of a table. They are the same for all spellings of the table's name."""
+        """Return schema and name of a table, which are the same for all spellings of the table name."""
         raise NotImplementedError
 
     def set_forms(self, connection: Connection, *, own: bool) -> None:
-        """Set how the session writes values as text: as our statements need it, or as the user has configured it."""
+        """Set how the session writes values as text: either as our statements need it, or as configured by the user."""
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
@@ -304,7 +300,7 @@ class Dialect:
         connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
 
     def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
-        """Return the statement that creates a table, for a person or for a driver without parameters."""
+        """Return the statement that creates a table, for users or for a driver without parameters."""
         made = str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=sql)).strip()
         return as_typed(sql, made)
 
@@ -312,7 +308,10 @@ class Dialect:
         return sa.inspect(connection).has_table(name, schema=schema)
 
     def shape(self, schema: str | None, name: str) -> sa.ScalarSelect[Any]:
-        """Return `shape_query` as an SQL expression. As a part of another statement, it needs no round trip."""
+        """Return `shape_query` as an SQL expression.
+
+        As part of another statement, it does not need its own round trip.
+        """
         query = sa.text(self.shape_query).bindparams(tx_schema=schema, tx_name=name)
         return query.columns(sa.column("shape", sa.Text())).scalar_subquery()
 
@@ -321,21 +320,18 @@ class Dialect:
         return found
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        """Read the columns of a table with their types, and its primary key.
-
-        The types are types of states, if one fits.
-        """
+        """Read a table's columns with their types, and its primary key. The types are state types where one fits."""
         raise NotImplementedError
 
     def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
         """Return schema and name of each table that shares rows with this table.
 
-        Search only schemas that have a fence table.
+        Only schemas with a fence table are searched.
         """
         return ()
 
     def spelled(self, sql: sa.Dialect) -> dict[str, str]:
-        """Return the declaration in SQL of each type of states."""
+        """Return the SQL declaration of each state type."""
         columns = [
             sa.Column(f"tx_{kind}", made, comment=self.comment(kind), autoincrement=False)
             for kind, made in self.types.items()
@@ -349,7 +345,7 @@ class Dialect:
     ) -> tuple[Exact, pa.DataType]:
         """Return how Python and Spark read a column exactly, and the type of the column in Arrow.
 
-        :param kind: a type of states, or a type of the database if no type of states fits.
+        :param kind: a state type, or a database type if no state type fits.
         :raises Unreadable: no reader supports the values of the column.
         """
         found = self.read_as.get(kind, declared)
@@ -357,14 +353,14 @@ class Dialect:
         return exact(found, backend), arrow_type_of(found, backend)
 
     def dataset(self, url: URL, schema: str | None, name: str) -> Dataset:
-        """Return the place of a table for lineage."""
+        """Return the dataset of a table for lineage."""
         scheme, port = self.lineage
         places = (*self.databases(url), schema or "", name)
         server = f"{scheme}://{url.host or 'localhost'}:{url.port or port}"
         return Dataset(server, ".".join(filter(None, places)))
 
     def databases(self, url: URL) -> tuple[str, ...]:
-        """Return the name of the database in a URL, if its tables also have a schema. Otherwise, return ()."""
+        """Return the database name from a URL if its tables also have a schema. Otherwise, return ()."""
         return ()
 
     def changes_others(self, connection: Connection, table: sa.Table) -> bool:
@@ -378,7 +374,7 @@ class Dialect:
     def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, TextLength]:
         """Read the maximum lengths of columns.
 
-        The database cuts trailing spaces beyond these lengths without an error.
+        The database silently truncates trailing spaces beyond these lengths.
         """
         if not self.cuts_texts:
             return {}
@@ -388,22 +384,22 @@ class Dialect:
         return {name: each for name, each in found.items() if each is not None}
 
     def length_of(self, kind: TypeEngine[Any]) -> TextLength | None:
-        """Return the maximum length of a type. Return None if it has none."""
+        """Return the maximum length of a type, or None if the type has none."""
         return TextLength(kind.length) if isinstance(kind, sa.VARCHAR) and kind.length else None
 
     def kept_as(self, kind: str) -> str:
-        """Return the type of states whose values a column stores unchanged or refuses.
+        """Return the state type whose values a column either stores unchanged or refuses.
 
         The column may compare values differently.
 
-        :param kind: type from `found`. It is returned if no type of states fits.
+        :param kind: type from `found`. It is returned if no state type fits.
         """
         return kind.removesuffix(f" {OTHER_COLLATION}")
 
     def column_names(
         self, connection: Connection, schema: str | None, tables: Sequence[str]
     ) -> dict[str, set[str]]:
-        """Read the column names of some tables in one statement. A table that does not exist has no names.
+        """Read the column names of several tables with one statement. A missing table has no column names.
 
         :param schema: the schema from `place`.
         """
@@ -421,13 +417,13 @@ class Dialect:
         return self.types[kind]
 
     def comment(self, kind: str) -> str | None:
-        """Return the comment that a column needs, if the database uses one type for two types of states."""
+        """Return the column comment that is needed if the database uses one type for two state types."""
         return None
 
     def needs_own_key(self, kinds: Sequence[str]) -> bool:
         """Return whether keys of these types are too long for an index.
 
-        If so, the index is on a column of this package.
+        In that case, a column of this package is indexed instead.
         """
         return False
 
@@ -438,9 +434,9 @@ class Dialect:
         raise NotImplementedError
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        """Return whether a later try may succeed, because the database does not answer, is full or is starting.
+        """Return whether a later try may succeed, because the database does not respond, is full or is starting.
 
-        Any other error is final.
+        A retry cannot fix any other error.
         """
         raise NotImplementedError
 
@@ -463,17 +459,20 @@ class Dialect:
         return self.added(kind, base, delta, column)
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
-        """Return SQL for a < b in the order of Python. The SQL is not true if a or b is NULL."""
+        """Return SQL for a < b, ordered as in Python. The SQL is not true if a or b is NULL."""
         return a < b
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """Return SQL for base + delta, where NULL changes nothing. The SQL fails if the column cannot store the sum."""
+        """Return SQL for base + delta, where a NULL changes nothing.
+
+        The SQL fails if the column cannot store the sum.
+        """
         return sa.func.coalesce(base + delta, base, delta)
 
     def insert_if_absent(self, table: sa.Table) -> Any:
         """Return a statement that inserts a row unless it exists.
 
-        It waits for another first writer. `inserted` returns its parameters.
+        It waits for any concurrent insert. `inserted` returns its parameters.
         """
         raise NotImplementedError
 
@@ -487,7 +486,7 @@ class Dialect:
     def update_and_put(
         self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
     ) -> None:
-        """Run a statement from `update_of` on one table. Also insert or replace a row of another table.
+        """Run a statement from `update_of` on one table, and insert or replace a row of another table.
 
         :param values: the parameters of both statements.
         """
@@ -495,7 +494,7 @@ class Dialect:
         connection.execute(self.insert_or_replace(table), values)
 
     def writer(self, names: Sequence[str]) -> Constants:
-        """Return SQL parameters for the numbers of the writer.
+        """Return SQL parameters for the numbers that identify the writer.
 
         `execute_rows` sets them, so all writers share one statement.
         """
@@ -515,12 +514,12 @@ class Dialect:
         """Return a statement that inserts many rows.
 
         :param also: columns with the same value in all rows.
-        :param copied: for further columns, the column in `columns` whose value they get.
+        :param copied: maps each further column to the column in `columns` whose value it gets.
         """
         raise NotImplementedError
 
     def given(self, insert: Any) -> Any:
-        """Return SQL expressions for the values that `insert` would insert, by column."""
+        """Return, by column, SQL expressions for the values that `insert` would insert."""
         return insert.excluded
 
     def or_update(
@@ -546,7 +545,7 @@ class Dialect:
 
         Return the number of rows that it wrote.
 
-        :param writer: numbers of the writer, in the order of the names that `writer` got.
+        :param writer: the numbers that identify the writer, in the order of the names passed to `writer`.
         :raises SumRefused: the dialect detects that a sum cannot be stored.
         :raises ValueRefused: the dialect detects that a value cannot be stored.
         """
@@ -555,7 +554,7 @@ class Dialect:
     def append_rows(
         self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
-        """Insert the rows of a transaction in portions. Return the number of rows.
+        """Insert a transaction's rows in portions, and return the number of rows.
 
         :raises ValueRefused: the dialect detects that a value of the last portion cannot be stored.
         """
@@ -572,8 +571,8 @@ class Dialect:
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
     ) -> Iterator[Sequence[Any]]:
-        """Yield the columns `wanted` of the rows with these keys, from one statement.
+        """Yield the `wanted` columns of the rows with these keys, using one statement.
 
-        Each row begins with the number of its key.
+        Each row starts with the number of its key.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The common part of all states in a database: the fence row, and the tables of portions and receipts.
+"""The common part of all database states: the fence row, and the tables of portions and receipts.
 
 Source: protocol.md §7.
 """
@@ -44,15 +44,15 @@ from airflow_tx.state.sql.schema import (
 )
 
 # --- imprint ------------------------------------------------------------------------------------------------------
-# The imprint of a table is kept beside its fence. The next raise compares it with the table, to
-# detect lost rows. Source: protocol.md §7.
+# A table's imprint is stored with its fence. The next raise compares the two, to detect lost rows.
+# Source: protocol.md §7.
 #
-# The cost per commit does not depend on the size of the table. The rows of a small table are
-# counted. In a larger table, some rows of the last writer are looked up.
+# The cost per commit does not depend on the table size. In a small table, the rows are counted. In
+# a larger table, some of the last writer's rows are looked up.
 
 
 COUNTED = 1_000
-"""Maximum number of rows in a table whose rows are counted."""
+"""Maximum size of a table whose rows are counted."""
 SAMPLED = 8
 """Number of keys of an update that an imprint keeps."""
 # The key of the imprint in the definition of a fence row. The definition also has the aggregator of
@@ -64,8 +64,8 @@ IMPRINT = "tx_imprint"
 class Imprint:
     """The imprint of a table. Rows are deleted, or get smaller txids, only if an attempt is undone.
 
-    :param txid: the transaction that wrote the keys, or that a guard has noted. If the rows are counted, their greatest
-        txid.
+    :param txid: the transaction that wrote the keys, or that a guard has recorded. If the rows are counted, their
+        highest txid.
     :param keys: some keys of the last write, as text.
     :param types: type by key column.
     :param rows: number of rows; None if the table has more than `COUNTED` rows.
@@ -91,7 +91,7 @@ class Imprint:
 
     @property
     def text(self) -> dict[str, object]:
-        """Return the imprint as plain JSON, without unknown fields."""
+        """Return the imprint as plain JSON, omitting unknown values."""
         unknown = asdict(Imprint())
         return {name: value for name, value in asdict(self).items() if value != unknown[name]}
 
@@ -100,7 +100,7 @@ class Imprint:
         return replace(self, rows=now.rows, txids=now.txids)
 
     def with_keys(self, wrote: Imprint, types: Mapping[str, str]) -> Imprint:
-        """Return a copy with the keys of a write, if the write has keys."""
+        """Return a copy with the keys of a write, if it has any."""
         if not wrote.keys:
             return self
         return replace(self, txid=wrote.txid, keys=wrote.keys[:SAMPLED], types=dict(types))
@@ -120,7 +120,7 @@ class Imprint:
         return ""
 
     def missing(self, now: Imprint) -> str:
-        """Describe what a table has lost since this imprint. Return "" if no loss is visible."""
+        """Describe which rows a table has lost since this imprint. Return "" if no loss is visible."""
         if self.rows is None:
             if now.rows is None:
                 return ""
@@ -135,7 +135,7 @@ class Imprint:
 
 
 def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]:
-    """Choose some keys at equal distances from the first to the last. The keys are given column by column.
+    """Select some keys at equal intervals, from the first to the last. The keys are given column by column.
 
     :param kinds: type of each column.
     """
@@ -152,7 +152,7 @@ def sample_text(keys: Sequence[str]) -> str:
 
 
 def sample_of(texts: Sequence[str | None]) -> list[str]:
-    """Choose keys from the sampled keys of several portions."""
+    """Select keys from the samples of several portions."""
     return [key for text in texts if text for key in json.loads(text)[:1]][:SAMPLED]
 
 
@@ -187,7 +187,7 @@ class FencedStore(StateDatabase):
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
         """Add the rows of a write to the values, and return the number of keys.
 
-        :param sample: list to which the method adds some of the keys, as text.
+        :param sample: list to which some of the keys are added, as text.
         """
         raise NotImplementedError
 
@@ -198,8 +198,8 @@ class FencedStore(StateDatabase):
     ) -> Fence | None:
         """Read the fence row. Lock it ("update", "share" or None) until the transaction ends.
 
-        :param of: the earlier table of a state that was moved here; "" to read the row of this state.
-        :raises StateError: the values of the earlier table were not moved here.
+        :param of: the earlier table of a state that was moved here; "" to read this state's row.
+        :raises StateError: the values of the earlier table were not moved to this state.
         """
         found = self._read(connection, lock, self._identity_at(connection, of) if of else None)
         if of and found is not None:
@@ -212,7 +212,7 @@ class FencedStore(StateDatabase):
         :return: the imprint of the values.
         :raises FenceOutranked: see `airflow_tx.state.fence.raised`. FenceForeign, StateBehind and LedgerBehind are also
             raised as there.
-        :raises StateError: other aggregators have computed the stored values.
+        :raises StateError: the stored values were computed by other aggregators.
         """
         self._ensure_tables(connection)
         found = self._read(connection, "update")
@@ -223,8 +223,8 @@ class FencedStore(StateDatabase):
             first = fence.raised(None, grant, state=self.state, there=there, is_empty=empty)
             insert = self._dialect.insert_if_absent(self._fence)
             connection.execute(insert, inserted(self._fence_values(first)))
-            # There was no row to lock, so another first grant may have inserted a row, which counts
-            # now.
+            # There was no row to lock, so another first grant may have inserted a row, which now
+            # takes precedence.
             found = self._read(connection, "update")
             assert found is not None
             if found[0].token == grant.token and not fence.owns(grant, state=self.state):
@@ -244,8 +244,8 @@ class FencedStore(StateDatabase):
         )
         self._check_definition(found[1])
         if raised_before is None or fence.may_have_written(raised_before, grant.token):
-            # A look must not hide a loss. If values are missing, keep the old imprint, so that
-            # commits are still refused.
+            # Inspecting the values must not hide a loss. If values are missing, keep the old
+            # imprint, so that commits are still refused.
             keeps = grant.token.is_look and self._has_lost(connection, found[1])
             self.roll_back(connection, grant)
             kept = kept if keeps else self.imprint(connection)
@@ -255,14 +255,14 @@ class FencedStore(StateDatabase):
         return kept
 
     def _check_numbers(self, connection: Connection) -> None:
-        """Refuse values with txids in a table without a fence, such as a copy. Their txids are of another ledger."""
+        """Refuse values with txids in a table without a fence, such as a copy. The txids are from another ledger."""
         newest = self._newest_txid(connection)
         if newest:
             release = statement_text(connection.dialect, self._releasing(connection))
             raise fence.of_nobody(newest, state=self.state, release=release)
 
     def check_later(self, connection: Connection, txid: int) -> None:
-        """Refuse values of transactions after the transaction in the fence. It was the last transaction."""
+        """Refuse values of transactions that are later than the transaction in the fence, which was the last one."""
 
     def _newest_txid(self, connection: Connection) -> int:
         """Read the greatest txid of the values. Return 0 if no value has a txid."""
@@ -273,12 +273,12 @@ class FencedStore(StateDatabase):
         raise NotImplementedError
 
     def _has_lost(self, connection: Connection, definition: Mapping[str, Any]) -> bool:
-        """Return whether values that the fence records are missing. A commit would then be refused."""
+        """Return whether values recorded by the fence are missing, so that a commit would be refused."""
         lost = self._missing_since(connection, definition, Imprint.of(definition))
         return bool(lost) or not self._is_there(connection)
 
     def put_back(self, connection: Connection, grant: Grant) -> None:
-        """Replace a look by the fence that it covers. Keep the imprint that the look has stored.
+        """Restore the original fence that a *look* of a roll forward contains. Keep the imprint that the look stored.
 
         :raises FenceOutranked: the fence no longer holds this look.
         """
@@ -294,16 +294,16 @@ class FencedStore(StateDatabase):
         return "" if kept is None else self.missing(connection, kept)
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
-        """Describe what the values have lost since an imprint. Return "" if no loss is visible."""
+        """Describe which values were lost since an imprint. Return "" if no loss is visible."""
         raise NotImplementedError
 
     def imprint(
         self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
     ) -> Imprint | None:
-        """Return an imprint of the current values. Return None if there are no values.
+        """Return an imprint of the current values, or None if there are none.
 
         :param kept: the previous imprint, if nothing was undone after it.
-        :param wrote: transaction, keys and number of rows of a write after the previous imprint.
+        :param wrote: transaction, keys and row count of a write after the previous imprint.
         """
         raise NotImplementedError
 
@@ -314,14 +314,14 @@ class FencedStore(StateDatabase):
         """
 
     def accept_values(self, connection: Connection, change: int) -> None:
-        """Store a new imprint, after a person has changed the values by hand."""
+        """Store a new imprint after a manual change of the values."""
         found = self._read(connection, "update")
         if found is not None:
             row = self._fence_values(fence.with_change(found[0], change), self.imprint(connection))
             connection.execute(*self._update(row))
 
     def _is_there(self, connection: Connection) -> bool:
-        """Return whether the table or the row that has the values of the state exists."""
+        """Return whether the table or row that contains the state's values exists."""
         raise NotImplementedError
 
     def _has_nothing(self, connection: Connection) -> bool:
@@ -335,7 +335,7 @@ class FencedStore(StateDatabase):
         raise NotImplementedError
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Undo the writes under this txid, if the state can undo them."""
+        """Undo the writes made under this txid, if the state can undo them."""
 
     def check_write(
         self, connection: Connection, grant: Grant, *, complete: bool
@@ -343,7 +343,7 @@ class FencedStore(StateDatabase):
         """Lock the fence until the transaction ends. Refuse the write unless the fence holds exactly this grant.
 
         Writers of one grant share the lock. Only the writer that will set `applied` takes an exclusive lock. Two
-        writers that upgraded shared locks would wait for each other.
+        writers that upgraded shared locks would deadlock.
         """
         stored = self._read(connection, "update" if complete else "share")
         fence.check_write(None if stored is None else stored[0], grant, state=self.state)
@@ -355,20 +355,20 @@ class FencedStore(StateDatabase):
         assert found is not None
         portions = self._portions.delete().where(self._portions.c.state == self._identity)
         if not connection.execute(portions).rowcount and not found[0].applied:
-            return  # most grants have written nothing yet, so do not search the table
+            return  # most grants have not written yet, so do not search the table
         self.roll_back(connection, grant)
         row = self._fence_values(replace(found[0], applied=False), self.imprint(connection))
         connection.execute(*self._update(row))
 
     def note_portion(self, connection: Connection, write: StateWrite, sample: list[str]) -> None:
-        """Store a note of a portion in the transaction that writes the portion."""
+        """Record a portion in the transaction that writes it."""
         self._ensure_tables(connection)
         row = {"state": self._identity, "chunk": write.chunk, SAMPLE: sample_text(sample)}
         row["nonce"] = write.grant.token.nonce
         connection.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
     def check_portions(self, connection: Connection, grant: Grant) -> list[str]:
-        """Compare the number of noted portions with the number of confirmed portions. Delete the notes.
+        """Check that the store has all confirmed portions, and delete the portion notes.
 
         :return: some of the written keys.
         :raises PortionsLost: the store has lost a portion.
@@ -386,7 +386,7 @@ class FencedStore(StateDatabase):
     def set_applied(
         self, connection: Connection, receipt: Receipt | None, imprint: Imprint | None
     ) -> None:
-        """Store in the fence that all updates of its grant are in the store. Keep their receipt.
+        """Record in the fence that all updates of its grant are in the store. Store their receipt.
 
         :param receipt: the receipt of the transaction. It replaces the receipt of an earlier grant.
         """
@@ -424,9 +424,9 @@ class FencedStore(StateDatabase):
         return read_receipts(connection, self._receipts, self._identity)
 
     def take_over(self, connection: Connection, place: str) -> None:
-        """Take over the fence row of the table `place`, from which the state was moved here.
+        """Take over the fence row of the table `place`, from which the state was moved.
 
-        :raises StateError: the values were not moved here.
+        :raises StateError: the values were not moved to this state.
         """
         self._ensure_tables(connection)
         identity = self._identity_at(connection, place)
@@ -437,12 +437,12 @@ class FencedStore(StateDatabase):
             )
 
     def _identity_at(self, connection: Connection, place: str) -> str:
-        """Return the name of the fence row of the table `place`, from which the state was moved here."""
+        """Return the name of the fence row of the table `place`, from which the state was moved."""
         schema, _, name = place.rpartition(".")
         return self._dialect.place(connection, schema or None, name)[1]
 
     def _check_moved(self, connection: Connection, place: str) -> None:
-        """Refuse to take over the fence of the table `place` if its values were not moved here."""
+        """Refuse to take over the fence of the table `place` unless its values were moved to this state."""
         if not self._is_there(connection):
             schema, _, name = place.rpartition(".")
             quote = connection.dialect.identifier_preparer
@@ -485,7 +485,7 @@ class FencedStore(StateDatabase):
         return read, json.loads(row[DEFINITION])
 
     def _check_definition(self, made: Mapping[str, Any]) -> None:
-        """Refuse values that another aggregator has computed, such as sums if the state now keeps maxima."""
+        """Refuse values computed by another aggregator, such as sums if the state now keeps maxima."""
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
                 problem = f"the stored values of column {name!r} were made by {made[name]!r}, "
@@ -567,15 +567,14 @@ def begun_together(
 # The table of a state in a database: its rows and their imprint.
 
 
-# Number of rows in a portion. It is large enough for the database, and small enough for memory and
-# for one statement.
+# Number of rows in a portion: large enough to be efficient, and small enough for memory and a
+# single statement.
 ROWS_AT_ONCE = 10_000
 FOUND = "the table, as found in the database"
 _SHAPE = "the shape of the table when it was found"
 LOOK_AGAIN = 10.0
-"""Seconds between two comparisons of a table whose shape has not changed.
-
-A lane raises the fence many times a second.
+"""Seconds between comparisons of a table whose shape has not changed, because a lane raises the fence many times per
+second.
 """
 _Found = TypeVar("_Found")
 
@@ -590,7 +589,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
 
     @property
     def _bare(self) -> sa.Table:
-        """The table object of the state without columns, for queries that read the columns from the database."""
+        """The state's table object without columns, for queries that read the columns from the database."""
         return sa.Table(self._name, sa.MetaData(), schema=self._schema)
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
@@ -612,7 +611,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
     def _check_family(self, connection: Connection) -> None:
         """Refuse a table that shares rows with another table that has a fence.
 
-        Each state would delete rows of the other one.
+        Each state would delete the other's rows.
 
         :raises StateDiffers: the message names both tables.
         """
@@ -635,7 +634,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
                 )
 
     def _found(self, connection: Connection) -> _Found | None:
-        """Return the table, with the columns that were read last. Return None if there is no table."""
+        """Return the table with the most recently read columns, or None if there is no table."""
         found: _Found | None = self._facts.get(FOUND)
         shape = None if found is not None else self._shape_now(connection)
         if shape is not None:

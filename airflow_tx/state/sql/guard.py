@@ -21,15 +21,15 @@ Statements: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Statement]] | 
 
 
 class SqlGuard(FencedInSql["GuardStore"]):
-    """SQL statements that run once per transaction, in the database transaction that notes its txid.
+    """SQL statements that run once per transaction, in the same database transaction that records the txid.
 
     If this process or another one tries the commit again, the guard finds the txid in the table `airflow_tx_guard` and
-    runs nothing. The fence refuses a committer that was declared dead. Statements that have run are not undone. So a
-    replay must have the same output, as with every transactional state, and an opaque source is refused.
+    runs nothing. The fence refuses a committer that was declared dead. Statements that have run are not undone. So, as
+    with every transactional state, a replay must have the same output, and an opaque source is refused.
 
     Parameters are written `:name` in every database. `:txid` is the transaction. A statement must not end the database
     transaction. COMMIT and similar statements are refused before anything runs. If a procedure ends the transaction,
-    the guard finds this afterwards, and the error says what to do. Tables must exist already (docs/fence.md).
+    the guard detects this afterwards, and the error says what to do. Tables must exist already (docs/fence.md).
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used.
     :param name: name of the guard. Two guards in one database need two names.
@@ -59,7 +59,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         shown: Any = statements
         if not callable(shown):
             shown = [each if isinstance(each, str) else each[0] for each in shown]
-        # Do not show the parameters, because they may be secrets.
+        # Do not show the parameters, because they may contain secrets.
         self.normalize(statements=named(shown))
 
     def holds(self, txid: int) -> bool:
@@ -69,7 +69,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         return self._asked(self._store.holds_for_good, txid, birth, incarnation)
 
     def last_txid(self) -> int | None:
-        """Return the last transaction whose statements ran, at least partly. Return None if there is none."""
+        """Return the last transaction whose statements ran, at least in part, or None if there is none."""
         noted = self._asked(self._store.noted)
         return None if noted is None else abs(noted)
 

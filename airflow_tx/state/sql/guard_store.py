@@ -55,7 +55,7 @@ _SAVEPOINT = "airflow_tx_guard"
 class GuardStore(FencedStore):
     """Runs the statements of a SqlGuard inside transactions that `transaction()` opens.
 
-    Before the statements run, the guard notes the txid as a negative number. After they have run, it makes the number
+    Before the statements run, the guard records the txid as a negative number. After they have run, it makes the number
     positive, if the transaction has not ended. If another session sees a negative number, the statements have ended the
     transaction. The statements of that transaction do not run again.
 
@@ -75,7 +75,7 @@ class GuardStore(FencedStore):
 
     def _place(self, connection: Connection) -> None:
         super()._place(connection)
-        # A guard has no separate table, so its identity has its name.
+        # A guard does not have its own table, so its identity is its name.
         self._identity = f"guard:{self._guard_name}"
         self._guard = _guard_table(self._schema)
 
@@ -84,9 +84,9 @@ class GuardStore(FencedStore):
         return super().raise_fence(connection, grant)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Set the noted txid to 0 if it is of another transaction of this number.
+        """Set the recorded txid to 0 if another transaction with the same txid recorded it.
 
-        A person has accepted the values of that one.
+        A user has accepted that transaction's values.
         """
         before = self.read_fence(connection)
         own = [before] if before is not None and before.txid == grant.txid else []
@@ -105,7 +105,7 @@ class GuardStore(FencedStore):
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
         noted = abs(self.noted(connection) or 0)
-        # A person sets the number to 0 if the statements have ended the transaction and no row was
+        # A user sets the number to 0 if the statements ended the transaction but no row was
         # written.
         if noted == 0 or noted >= kept.txid:
             return ""
@@ -122,7 +122,7 @@ class GuardStore(FencedStore):
     def holds_for_good(
         self, connection: Connection, txid: int, birth: str, incarnation: str
     ) -> bool:
-        # The note has no birth, but it was written under the fence of its txid.
+        # The recorded txid has no birth, but was written under that transaction's fence.
         noted = abs(self.noted(connection) or 0)
         last = self.read_fence(connection)
         if last is None or last.txid != noted:
@@ -141,9 +141,9 @@ class GuardStore(FencedStore):
         return found
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Run the statements and note the txid, under the lock of the fence row.
+        """Run the statements and record the txid, holding the fence row's lock.
 
-        Do nothing if this txid is already noted.
+        Do nothing if this txid is already recorded.
 
         :raises TxidBehind: a later transaction has run its statements.
         :raises StateError: a statement cannot run in the guard's transaction.
@@ -170,8 +170,8 @@ class GuardStore(FencedStore):
         return len(rows)
 
     def at(self, connection: Connection, txid: int, newest: int) -> str:
-        # The query names no table, because only the author of the statements knows which tables
-        # they write.
+        # The query does not name a table, because only the author of the statements knows which
+        # tables they write to.
         query = sa.select(sa.text("...")).select_from(sa.text("..."))
         return statement_text(
             connection.dialect, query.where(self._is_of(connection, txid, newest))
@@ -195,8 +195,8 @@ class GuardStore(FencedStore):
             connection.execute(self._releasing(connection))
 
     def _newest_txid(self, connection: Connection) -> int:
-        # A negative txid may be of this ledger, if a statement has rolled back the fence. `put`
-        # then raises the error.
+        # A negative txid may be from this ledger if a statement rolled back the fence. `put` then
+        # raises the error.
         return max(self.noted(connection) or 0, 0)
 
     def _releasing(self, connection: Connection) -> sa.Delete:
@@ -244,7 +244,7 @@ class GuardStore(FencedStore):
     def _check_open(self, connection: Connection, txid: int) -> None:
         """Raise an error if the transaction has already ended, for example by a procedure.
 
-        Then the fence and the noted txid may not match the tables. The statements do not run again.
+        The fence and the recorded txid may then not match the tables. The statements do not run again.
         """
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
@@ -252,7 +252,7 @@ class GuardStore(FencedStore):
             if error.connection_invalidated:
                 raise
             connection.rollback()
-            # If the transaction ended by a rollback, the note is gone, so write it again.
+            # If the transaction was rolled back, the recorded txid is lost, so write it again.
             with suppress(sa.exc.DBAPIError), self._engine.begin() as other:
                 self._ensure_guard_table(other)
                 self._note(other, -txid)
@@ -275,7 +275,7 @@ class GuardStore(FencedStore):
     def _refused(self, reason: str) -> StateError:
         """Return the error for a failed statement.
 
-        If an earlier statement has ended the transaction, the error says this.
+        If an earlier statement ended the transaction, the error mentions this.
         """
         with suppress(sa.exc.DBAPIError), self._engine.connect() as connection:
             noted = self.noted(connection)

@@ -1,7 +1,7 @@
-"""The differences of MySQL and MariaDB.
+"""How MySQL and MariaDB differ from other databases.
 
-In these databases, DDL ends a transaction, so tables are created on another connection. An upsert cannot have a
-condition. Instead, an assignment fails for a row that must not change. Then the complete statement fails.
+There, DDL ends a transaction, so tables are created on another connection. An upsert cannot have a condition. Instead,
+an assignment fails for a row that must not change. The whole statement then fails.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from airflow_tx.state.sql.schema import (
 
 
 DOC = "tx_rows"
-# The key under which a connection keeps the server's max_allowed_packet.
+# The key under which a connection stores the server's max_allowed_packet.
 PACKET = "tx_packet"
 _STATEMENT = 2**23
 _WHOLE = 35
 _FRACTION = 30
 _MANY = Context(prec=100_000)
 
-# Some types of JSON_TABLE cut a value without an error, so only other types are used.
+# Some JSON_TABLE types silently truncate values, so only other types are used.
 _READ_AS = {"bigint": "BIGINT", "double": "DOUBLE", "boolean": "BIGINT"}
 _AFTERWARDS = {
     "numeric": "CAST({} AS DECIMAL(65,30))",
@@ -83,8 +83,8 @@ def source(kinds: Sequence[str]) -> Any:
     for number, kind in enumerate(kinds):
         declared = _READ_AS.get(kind, "LONGTEXT CHARACTER SET utf8mb4")
         columns.append(f"c{number} {declared} PATH '$[{number}]' ERROR ON ERROR")
-    # The document is a literal, because PyMySQL would need more time to quote it as a parameter
-    # than the server needs to read it.
+    # The document is a literal, because quoting it as a parameter would take PyMySQL longer than
+    # the server needs to read it.
     document = sa.bindparam(DOC, type_=sa.Text(), literal_execute=True)
     return sa.text(f"JSON_TABLE(:{DOC}, '$[*]' COLUMNS({', '.join(columns)})) AS {DOC}").bindparams(
         document
@@ -122,7 +122,7 @@ _WRITE: Mapping[str, Callable[[Any], Any]] = {
 def parts(
     connection: Connection, kinds: Sequence[str], columns: Arrays
 ) -> Iterator[tuple[int, str]]:
-    """Yield JSON documents that the server accepts. Each one is a pair: the number of its rows, and its text."""
+    """Yield JSON documents that the server accepts. Each is a pair of row count and text."""
     ready = []
     for number, (kind, values) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "numeric":
@@ -179,19 +179,19 @@ def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
 
 _T = TypeVar("_T")
 
-# These options detect a lost server after half a minute. PyMySQL leaves this to TCP, which takes
-# hours.
+# These options detect a lost server within half a minute. By default, PyMySQL relies on TCP, which
+# takes hours.
 _SIGNS_OF_LIFE = {
     socket.TCP_NODELAY: 1,
     socket.TCP_KEEPINTVL: 5,
     socket.TCP_KEEPCNT: 4,
 }
-if sys.platform == "linux":  # other systems lack these options, or have other names for them
+if sys.platform == "linux":  # other systems lack these options or name them differently
     _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
-# Time-outs in seconds, by their names in the query of the URL and in the extra of the connection.
+# Timeouts in seconds, by their name in the URL query and in the connection's extra.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
-# Codes of temporary errors. They are errors of the client, except for a statement that is too long.
-# Others are from a server that is full, stopping or read-only, or that refuses this user.
+# Codes of temporary errors. They include all client errors, except for a statement that is too
+# long. Others are from a server that is full, stopping or read-only, or that refuses this user.
 _UNAVAILABLE = {
     *(set(range(2000, 3000)) - {2020}),
     0,
@@ -211,9 +211,9 @@ _UNAVAILABLE = {
     1160,
 }
 _UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1290, 1836, 1927, 4031}
-# With these settings, values that do not fit are errors, and the text that describes the columns of
-# a table may have any length. No result is cut, no check is skipped, and a commit does not begin
-# another transaction.
+# With these settings, values that do not fit are errors, and the text that describes a table's
+# columns may have any length. Results are not truncated, checks are not skipped, and a commit does
+# not start another transaction.
 _SETTINGS: Mapping[str, Any] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
     "time_zone": "'+00:00'",
@@ -257,7 +257,7 @@ _COMMENTED = {"timestamptz": "datetime(6)", "json": "longtext"}
 
 
 class MySql(Dialect):
-    """MySQL from 8.0.17 and MariaDB from 10.6, with any driver of SQLAlchemy. The extra `mysql` installs PyMySQL."""
+    """MySQL from 8.0.17 and MariaDB from 10.6, with any SQLAlchemy driver. The extra `mysql` installs PyMySQL."""
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -271,7 +271,7 @@ class MySql(Dialect):
         "bytes": mysql.LONGBLOB(),
         "json": ExactJson(),
     }
-    # The number of digits before the point that Spark allows with 18 digits after it.
+    # The maximum number of digits before the decimal point in Spark, with 18 digits after it.
     read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "numeric": sa.Numeric(56, 18),
         "boolean": sa.Boolean(),
@@ -290,10 +290,10 @@ class MySql(Dialect):
     )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        """Create an engine with READ COMMITTED and strict mode, for any defaults of the server.
+        """Create an engine with READ COMMITTED and strict mode, regardless of the server's defaults.
 
-        A statement that follows a lock must see the rows that the last holder of the lock has written. A value that
-        does not fit must be an error.
+        A statement after a lock must see the rows that the previous lock holder wrote. A value that does not fit must
+        cause an error.
         """
         times = {
             name: self._seconds(name, url.query.get(name, default))
@@ -335,8 +335,8 @@ class MySql(Dialect):
 
         if url.get_driver_name() == "pymysql" and "unix_socket" not in url.query:
             event.listen(engine, "do_connect", _connect_with_signs_of_life)
-        # Insert this listener first. SQLAlchemy reads sql_mode when it connects, and quotes names
-        # and texts as that mode requires.
+        # Insert this listener first. SQLAlchemy reads sql_mode on connecting, and quotes names and
+        # texts accordingly.
         event.listen(engine, "connect", on_connect, insert=True)
         return engine
 
@@ -389,8 +389,8 @@ class MySql(Dialect):
         return f"{super().definition(sql, table)} {how}"
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        # SQLAlchemy would describe the table. If the table is missing, MySQL locks its name until
-        # the transaction ends, and the connection that creates the table waits for this lock.
+        # SQLAlchemy's own check would describe the table. If it is missing, MySQL locks its name
+        # until the transaction ends, and the connection that creates the table waits for this lock.
         of_table = {"schema": schema, "name": name}
         return _when_made(
             connection, lambda made: made.execute(_HAS_TABLE, of_table).first() is not None
@@ -538,11 +538,11 @@ def check_version(dialect: Any) -> None:
 
 
 def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> _T:
-    """Describe a table. Use another connection if this one cannot.
+    """Describe a table. Use another connection if this one cannot do it.
 
-    While another session creates the table, the server refuses a connection that holds locks, and lets other
-    connections wait. While another session alters the table, MariaDB returns an empty result with a warning to a
-    connection that holds locks.
+    While another session creates the table, the server refuses this query to connections that hold locks, and makes
+    other connections wait. While another session alters the table, MariaDB returns an empty result with a warning to
+    connections that hold locks.
     """
     try:
         found = describe(connection)
@@ -560,7 +560,7 @@ def _connect_with_signs_of_life(
 ) -> Any:
     """Connect PyMySQL, with socket options that detect a lost server.
 
-    SQLAlchemy's event `do_connect` calls this function.
+    This is a listener for SQLAlchemy's event `do_connect`.
     """
     import pymysql  # type: ignore[import-untyped]
 
@@ -585,9 +585,8 @@ def _code(error: sa.exc.DBAPIError) -> int:
 
 
 def _kind_of(declared: str, exact: bool, comment: str) -> str:
-    """Return the type of states for a declared type.
-
-    Return the declared type itself if it would cut values, or compare them differently.
+    """Return the state type for a declared type, or the declared type itself if it would truncate values or compare
+    them differently.
     """
     if not exact:
         return f"{declared} {OTHER_COLLATION}"

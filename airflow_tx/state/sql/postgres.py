@@ -1,4 +1,4 @@
-"""The differences of PostgreSQL."""
+"""How PostgreSQL differs from other databases."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from airflow_tx.state.sql.dialect import (
 from airflow_tx.state.sql.schema import FENCE_TABLE, array_literal, pg_type
 
 # Defaults of a session, unless its user, database or connection sets other values. Without them, a
-# committer whose machine vanished would hold the fence for hours, until TCP gives up the
-# connection. A session that waits for the lines of COPY does not count as idle.
+# committer on a lost machine would hold the fence for hours, until TCP drops the connection. A
+# session that waits for COPY data does not count as idle.
 _TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
 _TIMEOUTS |= {
     "tcp_keepalives_idle": "10",
@@ -50,11 +50,11 @@ _CHOSEN = (
 _SET_TIMEOUTS = (
     "SELECT set_config(name, timeout, true) "
     f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN}) "
-    # With other values, the server loses confirmed commits in a crash.
+    # With other values, the server can lose confirmed commits in a crash.
     "UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-# Our statements need these values of the settings. A user, a database or a connection may set other
-# values. The driver reads the settings for quotes and backslashes when it connects.
+# Our statements need these settings. A user, a database or a connection may have different ones.
+# The driver reads the settings for quotes and backslashes on connecting.
 _FORMS = {
     "array_nulls": "on",
     "bytea_output": "hex",
@@ -80,7 +80,7 @@ _HAS_TABLE = sa.text(
     "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = :schema AND c.relname = :name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
 )
-# Query for the parents and children of a table, at any depth, in schemas that have a fence table.
+# Query for a table's parents and children, at any depth, in schemas that have a fence table.
 _FAMILY = sa.text(
     " ".join(
         (
@@ -106,9 +106,9 @@ _CHANGES_OTHERS = sa.text(
 STATEMENT = 2**26
 
 
-# Codes, and prefixes of codes, of temporary errors. Their causes are connections, other sessions,
-# the disk, missing resources, or a server that is stopping, starting or a standby. An error of the
-# driver has no code.
+# Codes, or code prefixes, of temporary errors. They concern connections, other sessions, the disk,
+# missing resources, or a server that is stopping, starting or a standby. Driver errors have no
+# code.
 _PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
 
 
@@ -128,7 +128,7 @@ _COPIED: Mapping[str, Callable[[Any], str]] = {
 class _Lines:
     """Rows as a stream of lines for COPY.
 
-    :ivar error: the error that has ended the stream. The driver would keep only its text.
+    :ivar error: the error that ended the stream. The driver would keep only its text.
     """
 
     error: BaseException | None = None
@@ -195,7 +195,7 @@ def _update_and_put(update: sa.Update, table: sa.Table) -> Any:
 
 
 class Postgres(Dialect):
-    """PostgreSQL, with any driver of SQLAlchemy. psycopg2 comes with Airflow."""
+    """PostgreSQL, with any SQLAlchemy driver. psycopg2 comes with Airflow."""
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -235,7 +235,7 @@ class Postgres(Dialect):
             hide_parameters=True,
             isolation_level="READ COMMITTED",
             connect_args={**signs_of_life(url), **encoding},
-            # Allow writes to a user whose sessions are read-only by default.
+            # Allow writes even if the user's sessions are read-only by default.
             execution_options={"postgresql_readonly": False},
         )
         event.listen(engine, "begin", self._on_begin)
@@ -277,8 +277,8 @@ class Postgres(Dialect):
         yield
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        # Use this statement, because SQLAlchemy's inspector takes longer and a lane checks the
-        # table for each transaction.
+        # A lane checks the table for each transaction, and SQLAlchemy's inspector would take longer
+        # than this statement.
         found = connection.execute(_HAS_TABLE, {"schema": schema, "name": name})
         return found.first() is not None
 
@@ -377,7 +377,7 @@ class Postgres(Dialect):
         for names, same in groupby(portions, itemgetter(0)):
             columns = ", ".join(map(quote.quote, (TXID, *names)))
             text = f"COPY {place} ({columns}) FROM STDIN WITH (ENCODING 'UTF8')"
-            # The driver gets no parameters here, so a percent sign in a name is not an escape.
+            # The driver does not get parameters here, so a percent sign in a name is not an escape.
             written += _copied(connection, text.replace("%%", "%"), _Lines(txid, same))
         return written
 

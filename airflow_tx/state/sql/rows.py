@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 ROW = "tx_row"
-"""The column with the number of the row in the output of its transaction."""
+"""The column with the row's number in its transaction's output."""
 ROWS_A_PART = 100_000
 """Maximum number of rows in a Spark partition, if the table has row numbers that divide its rows."""
 _BUFFERED = 2_000
@@ -30,13 +30,13 @@ _KEYS = ("tx_key_0", "tx_key_1")
 
 @dataclass(frozen=True)
 class HeldSnapshot(TableSnapshot):
-    """A snapshot of a database, which an open transaction keeps."""
+    """A database snapshot, which lasts as long as an open transaction."""
 
     connection: Connection
     held: ExitStack
 
     def close(self) -> None:
-        # All rows have been read, so ignore the error if the server has ended the session.
+        # All rows have been read, so ignore the error if the server has closed the session.
         with suppress(StateError):
             self.held.close()
 
@@ -45,7 +45,7 @@ class HeldSnapshot(TableSnapshot):
 class UpstreamRows:
     """Reads the rows that given transactions have committed to a table.
 
-    :param columns: columns of the rows without the columns of this package.
+    :param columns: columns of the rows, excluding this package's columns.
     :param types: Arrow type by column.
     :param order: the txid column, and the column of the row number if the table has one.
     """
@@ -63,14 +63,14 @@ class UpstreamRows:
         return {number: found.get(number, 0) for number in txids}
 
     def read(self, connection: Connection, txids: Collection[int]) -> Iterator[dict[str, Any]]:
-        """Read the rows of these transactions in the order of the txids. Only some rows are in memory."""
+        """Read the rows of these transactions in txid order. Only some rows are in memory at a time."""
         selected = self.columns.selected(self.table, self.order)
         query = sa.select(*selected).where(self.order[0].in_(txids)).order_by(*self.order)
         streamed = query.execution_options(stream_results=True, max_row_buffer=_BUFFERED)
         return map(self.columns.row, connection.execute(streamed))
 
     def query(self, dialect: sa.Dialect, counts: Mapping[int, int], in_session: str) -> JdbcQuery:
-        """Build the query for Spark. It is the query that Python uses, divided into parts.
+        """Build the query for Spark. It is the same query as for Python, divided into parts.
 
         :param counts: number of rows by txid.
         """
@@ -83,7 +83,7 @@ class UpstreamRows:
     def _parts(self, counts: Mapping[int, int]) -> Iterator[sa.ColumnElement[bool]]:
         """Yield conditions that divide the rows into parts.
 
-        Several small transactions form one part. A large transaction has several parts.
+        Small transactions share a part, and large transactions have several parts.
         """
         txid, row = [sa.column(name, sa.BigInteger) for name in _KEYS]
         is_numbered = len(self.order) > 1
@@ -103,7 +103,7 @@ class UpstreamRows:
 def _ranges(row: sa.ColumnClause[Any], count: int) -> Iterator[sa.ColumnElement[bool]]:
     """Yield conditions that divide row numbers into ranges.
 
-    The first range includes NULL, and the last range has no end.
+    The first range includes NULL, and the last one is open-ended.
     """
     cuts = range(ROWS_A_PART, count, ROWS_A_PART)
     yield sa.or_(row < cuts[0], row.is_(None))
@@ -124,12 +124,12 @@ def upstream_rows(
     """Return an object that reads the rows of a table.
 
     :param place: the table, without columns.
-    :param kinds: type by column: a type of states, or a type of the database if no type of states fits.
+    :param kinds: type by column: a state type, or a database type if no state type fits.
     :raises StateDiffers: no reader supports the values of a column, the table has no txid column, or it already has a
         column `upstream_txid`.
     """
     with warnings.catch_warnings():
-        # SQLAlchemy warns of types that it does not know. `exact` handles them.
+        # SQLAlchemy warns about types that it does not know, but `exact` handles them.
         warnings.simplefilter("ignore", sa.exc.SAWarning)
         found = sa.inspect(connection).get_columns(place.name, schema=place.schema)
     declared = {each["name"]: each["type"] for each in found}
@@ -173,11 +173,11 @@ def upstream_rows(
 def rejected_query(
     table: sa.FromClause, wanted: RejectedFilter, most: int, *, counting: bool
 ) -> sa.Select[Any]:
-    """Return the query of `CommittedTable.select_rejected`. It also works in the engine of a lake."""
+    """Return the query of `CommittedTable.select_rejected`. It also works in a lake's query engine."""
     if counting:
         return _counts(table, wanted).limit(most)
     columns = [table.c[name] for name in REJECTED_COLUMNS]
-    # Without an order, an engine may return different rows each time.
+    # Without ORDER BY, an engine may return different rows each time.
     return sa.select(*columns).where(*_wanted(table, wanted)).order_by(*columns).limit(most)
 
 

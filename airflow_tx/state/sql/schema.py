@@ -29,18 +29,18 @@ from airflow_tx.state.maps import Writer
 from airflow_tx.state.sql.dialect import Dialect, as_typed
 
 # --- primary key --------------------------------------------------------------------------------------------------
-# A key column of this package, for states without keys and for keys that are too long for an index.
+# This package's key column, for states without keys and for keys that are too long for an index.
 
 
 OWN_KEY = "tx_key"
 OWN_KEY_BYTES = 255
-# A long key begins with this byte. No UTF-8 text and no number has it, so no short key equals a
-# long key.
+# A long key starts with this byte. It does not occur in UTF-8 text or numbers, so a short key never
+# equals a long key.
 _LONG = b"\xff"
 
 
 def has_own_key(table: sa.Table) -> bool:
-    """Return whether the primary key of a table is the column `OWN_KEY` of this package."""
+    """Return whether a table's primary key is this package's column `OWN_KEY`."""
     return OWN_KEY in table.c
 
 
@@ -79,7 +79,7 @@ def _column_forms(kind: str, values: Sequence[Any]) -> list[bytes]:
 
 
 # --- types --------------------------------------------------------------------------------------------------------
-# SQLAlchemy types for the column types of states that a database lacks or names differently.
+# SQLAlchemy types for state types that a database lacks or names differently.
 
 
 # Length of key columns in MySQL, which is the maximum length of a key.
@@ -111,7 +111,7 @@ class ExactDecimal(UserDefinedType[Decimal]):
 
 
 class UtcTimestamp(TypeDecorator[dt.datetime]):
-    """A time with zone in SQLite, stored as UTC, because SQLite stores no time zone."""
+    """A time with a time zone in SQLite, stored as UTC, because SQLite does not store time zones."""
 
     impl = sa.TIMESTAMP
     cache_ok = True
@@ -126,7 +126,7 @@ class UtcTimestamp(TypeDecorator[dt.datetime]):
 class JsonText(UserDefinedType[Any]):
     """Plain JSON in SQLite, stored as text.
 
-    The name of the type distinguishes it from other texts, and gives it text affinity.
+    The type name distinguishes it from other texts, and gives it text affinity.
     """
 
     cache_ok = True
@@ -142,7 +142,7 @@ class JsonText(UserDefinedType[Any]):
 
 
 class ExactText(TypeDecorator[str]):
-    """A text in MySQL or MariaDB that equals only itself. Case, accents and trailing spaces make a difference.
+    """A text in MySQL or MariaDB that equals only itself: case, accents and trailing spaces are significant.
 
     A column without a length cannot have an index.
     """
@@ -161,7 +161,7 @@ class ExactText(TypeDecorator[str]):
 
 
 def collation(dialect: Any) -> str:
-    """Return the collation of MySQL or MariaDB by which a text equals only itself."""
+    """Return the MySQL or MariaDB collation with which a text equals only itself."""
     return "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
 
 
@@ -178,7 +178,7 @@ class ExactJson(ExactText):
 
 
 class UtcDatetime(UtcTimestamp):
-    """A time with zone in MySQL, stored as UTC in a DATETIME. MySQL's own type for such times ends in 2038."""
+    """A time with a time zone in MySQL, stored as UTC in a DATETIME. MySQL's own type for such times ends in 2038."""
 
     cache_ok = True
 
@@ -204,8 +204,8 @@ def _without_zeros(value: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-# Column types of this package's own tables. MySQL needs lengths. It compares texts by the server's
-# collation, unless the column names another one.
+# Column types of this package's own tables. MySQL needs lengths, and compares texts with the
+# server's collation unless the column names another one.
 NAME = sa.String(255).with_variant(ExactText(255), "mysql", "mariadb")
 LONG_TEXT = sa.Text().with_variant(ExactText(), "mysql", "mariadb")
 
@@ -224,20 +224,19 @@ _SQLITE_NAMES = {
 
 
 def sqlite_type(declared: str) -> str:
-    """Return the type of states for a declared type of SQLite. Return the declared type if no type of states fits."""
+    """Return the state type for a declared SQLite type, or the declared type if no state type fits."""
     declared = declared.upper().removesuffix(" GENERATED ALWAYS")
     # SQLite converts texts in a NUMERIC or JSON column to numbers.
     named = f"SQLite's {declared.lower()}" if declared in ("NUMERIC", "JSON") else declared.lower()
-    # SQLite stores values in a form that depends on parts of the type's name.
+    # How SQLite stores values depends on parts of the type name.
     parts = {"INT": "bigint", "CHAR": "text", "CLOB": "text"}
     kept = next((kind for part, kind in parts.items() if part in declared), named)
     return _SQLITE_NAMES.get(declared, kept)
 
 
 def pg_type(found: TypeEngine[Any]) -> str:
-    """Return the type of states for a PostgreSQL type.
-
-    Return the name of the PostgreSQL type if it would cut, pad or round a value.
+    """Return the state type for a PostgreSQL type, or the name of the PostgreSQL type if it would truncate, pad or
+    round a value.
     """
     if isinstance(found, sa.TIMESTAMP):
         precision = getattr(found, "precision", None)
@@ -332,7 +331,7 @@ def fence_table(schema: str | None) -> sa.Table:
 
 @cache
 def portions_table(schema: str | None) -> sa.Table:
-    """Describe the table of portions of a schema. It notes the portions that the grant in each fence has written.
+    """Describe the table of portions of a schema. It records the portions that the grant in each fence has written.
 
     Portions are not in the fence row, because the writers of a grant share its lock and must not wait for each other.
     """
@@ -352,7 +351,7 @@ def portions_table(schema: str | None) -> sa.Table:
 def receipts_table(schema: str | None) -> sa.Table:
     """Describe the table of receipts of a schema. All states of the schema share it.
 
-    Two incarnations may have rows of the same txid, because an emptied ledger begins again with transaction 1.
+    Two incarnations may have rows of the same txid, because an emptied ledger starts again with transaction 1.
     """
     return sa.Table(
         RECEIPTS_TABLE,
@@ -369,9 +368,9 @@ def receipts_table(schema: str | None) -> sa.Table:
 
 
 def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str) -> None:
-    """Refuse a table of receipts that this package has not created.
+    """Refuse a table of receipts that this package did not create.
 
-    :raises StateDiffers: the table lacks a column. The message names it, and what to do.
+    :raises StateDiffers: the table lacks a column. The message names the column and says what to do.
     """
     missing = [column.name for column in table.c if column.name not in found]
     if missing:
@@ -385,7 +384,7 @@ def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str)
 
 
 def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
-    """Return the row that stores a receipt.
+    """Return the table row for a receipt.
 
     :param identity: name of the state in its fence row.
     """
@@ -418,7 +417,7 @@ def state_table(
     schema: str | None,
     name: str,
 ) -> sa.Table:
-    """Describe the table of a state, for these types of its keys."""
+    """Describe a state's table, given its key types."""
     types = dialect.types
     made = list[sa.schema.SchemaItem]()
     for key in columns.keys:
@@ -439,8 +438,8 @@ def state_table(
         made += [column, *dialect.checks(column, aggregator.type)]
     made += [sa.Column(writer, sa.BigInteger, nullable=False) for writer in WRITER]
     if kind is StateKind.OPAQUE:
-        # A row with only NULLs differs from a missing row. So a separate column notes that the
-        # transaction has created the row.
+        # A row with only NULLs differs from a missing row, so a separate column records that the
+        # transaction created the row.
         made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
         for value, aggregator in columns.values.items():
             made.append(
@@ -521,10 +520,7 @@ def _known_types(found: Mapping[str, str], columns: Columns, dialect: Dialect) -
 
 
 def _key_type(found: str, dialect: Dialect) -> str:
-    """Return the type of a key column whose type the state does not name.
-
-    Return `found` if it is a type of states, and text otherwise.
-    """
+    """Return a key column's type if the state does not specify it: `found` if it is a state type, otherwise text."""
     return found if found in dialect.types else "text"
 
 
@@ -563,7 +559,7 @@ def upsert(
 ) -> Any:
     """Return an upsert of many rows, for any writer.
 
-    Rows that the writer may not update stay unchanged, and are not counted.
+    Rows that the writer must not update stay unchanged, and are not counted.
 
     :param names: columns that differ between rows: the key columns, then the value columns.
     :param pushed: whether the rows have deltas. If False, they have new values, which were computed from the stored
@@ -576,8 +572,8 @@ def upsert(
     copied = dict[str, str]()
     if opaque:
         constants["tx_created"] = sa.true()
-        # Store a previous value of fixed size when a row is inserted, because the database moves a
-        # row that grows later.
+        # When inserting a row, also store a previous value if its size is fixed, because the
+        # database moves rows that grow later.
         copied = {
             PREV + value: value
             for value, each in values.items()
@@ -606,7 +602,7 @@ def upsert(
 
 
 def writer_of(writer: Writer) -> dict[str, int]:
-    """Return the values of the columns that identify the writer of a row."""
+    """Return the values of the columns that identify a row's writer."""
     token = writer.token
     assert token is not None
     numbers = (writer.txid, token.generation, token.attempt, token.epoch, writer.chunk or 0)

@@ -1,4 +1,4 @@
-"""The differences of SQLite."""
+"""How SQLite differs from other databases."""
 
 from __future__ import annotations
 
@@ -47,20 +47,21 @@ REFUSED = "tx_refused"
 # Maximum number of parameters of a statement. SQLite's default limit is 32,766.
 PARAMETERS = 30_000
 # Number of rows per statement. With one row per statement, a write takes 1.5 times as long. More
-# rows save no time.
+# rows do not save time.
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
-# A placeholder for a number of the writer, until the SQL text is complete. No name has this
-# character. Since Python 3.14, sqlite3 refuses a sequence of parameters for numbered placeholders
-# such as ?1.
+# A placeholder for a number that identifies the writer, until the SQL text is complete. This
+# character does not occur in names. Since Python 3.14, sqlite3 refuses a sequence of parameters for
+# numbered placeholders such as ?1.
 _MARK = "\0"
 _NUMBER = re.compile(f"{_MARK}(\\d)")
-# These functions write the same texts as SQLAlchemy, in a third of the time.
+# These functions write the same texts as SQLAlchemy, but are three times as fast.
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "date": str,
     "timestamp": lambda value: value.isoformat(" ", "microseconds"),
 }
-# Messages of temporary errors. The cause is the file, its disk, its folder or another process.
+# Messages of temporary errors. They are caused by the file, its disk, its folder or another
+# process.
 _PASSES = (
     "is locked",
     "locking protocol",
@@ -77,7 +78,7 @@ _PRIMARY_COLLATIONS = sa.text(
     "SELECT c.name, c.coll FROM pragma_index_list(:name, :schema) i, pragma_index_xinfo(i.name, :schema) c "
     "WHERE i.origin = 'pk' AND c.key"
 )
-# Query for an INTEGER PRIMARY KEY. It is the number of the row, so it needs no index.
+# Query for an INTEGER PRIMARY KEY. It is the row number, so it does not need an index.
 _ROW_NUMBERS = sa.text(
     "SELECT name FROM pragma_table_info(:name, :schema) WHERE pk "
     "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name, :schema) WHERE origin = 'pk')"
@@ -125,7 +126,7 @@ class Sqlite(Dialect):
         "SELECT group_concat(printf('%s %s %d %s %d', name, type, \"notnull\", dflt_value, pk)) AS shape "
         "FROM pragma_table_info(:tx_name, coalesce(:tx_schema, 'main'))"
     )
-    # In SQLite, every read-only transaction sees one moment.
+    # In SQLite, every read-only transaction reads from a single snapshot.
     one_moment: ClassVar[Mapping[str, Any]] = {}
     cuts_texts = False
     # Opening a file is fast, and an open file must not outlive a fork.
@@ -133,7 +134,7 @@ class Sqlite(Dialect):
 
     def __init__(self) -> None:
         super().__init__()
-        # The parts of each upsert as text, by statement.
+        # The text parts of each upsert, by statement.
         self._texts: dict[Any, list[_Part]] = {}
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
@@ -155,7 +156,7 @@ class Sqlite(Dialect):
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         rows = connection.execute(
-            # Include generated columns, which pragma_table_info leaves out.
+            # Include generated columns, which pragma_table_info omits.
             sa.text(
                 "SELECT name, type, pk FROM pragma_table_xinfo(:name, :schema) WHERE hidden <> 1"
             ),
@@ -196,9 +197,8 @@ class Sqlite(Dialect):
     def _compared_otherwise(
         connection: Connection, table: sa.Table, texts: Sequence[str]
     ) -> Iterator[str]:
-        """Yield the columns with a collation that treats different strings as equal.
-
-        The collation may be of the table or of its primary key.
+        """Yield the columns with a collation that treats different strings as equal, in the table or in its primary
+        key.
         """
         keys = connection.execute(
             _PRIMARY_COLLATIONS, {"name": table.name, "schema": table.schema or "main"}
@@ -207,7 +207,7 @@ class Sqlite(Dialect):
         quote = connection.dialect.identifier_preparer
         for name in texts:
             column = f"SELECT {quote.quote(name)} AS t FROM {quote.format_table(table)} WHERE false"
-            # A compound SELECT compares texts by the collation of its first column.
+            # A compound SELECT compares texts with the collation of its first column.
             exact = f"SELECT count(DISTINCT t) = 3 FROM ({column} UNION ALL VALUES ('a'), ('A'), ('a '))"
             if (
                 collations.get(name, "BINARY") != "BINARY"
@@ -278,7 +278,7 @@ class Sqlite(Dialect):
         rows = {column.name: f"column{i}" for i, column in enumerate(columns, 1)}
         rows |= {name: rows[value] for name, value in copied.items()}
         select: Any = sa.select(*also.values(), *map(sa.literal_column, rows.values()))
-        # Without a condition, SQLite reads the next clause as the condition of a join.
+        # Without a condition, SQLite parses the next clause as a join condition.
         select = select.select_from(sa.text(_ROWS)).where(sa.true())
         return sqlite.insert(table).from_select([*also, *rows], select)
 
@@ -385,7 +385,7 @@ class Sqlite(Dialect):
 
     @staticmethod
     def _on_connect(dbapi_connection: Any, record: Any) -> None:
-        # An exception of a function loses its text on the way to the caller, so note the column
+        # An exception in a function loses its text on the way to the caller, so record the column
         # here.
         def refuse(column: int) -> NoReturn:
             record.info[REFUSED] = column
@@ -404,8 +404,8 @@ class Sqlite(Dialect):
         dbapi_connection.isolation_level = None
         dbapi_connection.create_function("tx_less", 2, less, deterministic=True)
         dbapi_connection.create_function("tx_add", 3, add_texts, deterministic=True)
-        # Do not mark this function as deterministic. SQLite calls a deterministic function of
-        # constants even if it does not use the result.
+        # Do not mark this function as deterministic. SQLite calls a deterministic function with
+        # constant arguments even if it does not use the result.
         dbapi_connection.create_function("tx_refuse", 1, refuse)
         # Set a cache of 64 MiB. With SQLite's default of 2 MiB, a large commit reads and writes the
         # same pages many times.

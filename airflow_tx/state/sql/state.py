@@ -53,7 +53,7 @@ class FencedInSql(Addressed[_Store], StoredState):
             yield [*begun_together(connection, pairs)]
 
     def _asked(self, question: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Call a query method of the store in a read-only transaction."""
+        """Call a store's query method in a read-only transaction."""
         with self._store.transaction(reading=True) as connection:
             return question(connection, *given)
 
@@ -161,7 +161,7 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
 
     @contextmanager
     def reading(self) -> Iterator[StateReading]:
-        """Read all rows as of one moment of the database, row by row."""
+        """Read all rows of a single database snapshot, row by row."""
         with self._store.transaction(reading=True, frozen=True) as connection:
             fence = self._store.read_fence(connection)
             types = self._store.key_types(connection)

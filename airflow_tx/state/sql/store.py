@@ -1,9 +1,9 @@
 """The values of a state in a database.
 
-This module rolls values back, and updates thousands of keys by upserts. Source: protocol.md §7.
+This module rolls values back, and updates thousands of keys with upserts. Source: protocol.md §7.
 
-If SQL can express every aggregator, 10,000 keys take one statement. Otherwise a commit reads the values, combines them
-in Python and writes them, by two statements.
+If SQL can express every aggregator, 10,000 keys take one statement. Otherwise, a commit reads the values, combines them
+in Python and writes them back, with two statements.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from airflow_tx.state.sql.schema import (
     writer_of,
 )
 
-# The divisor for halves of 32 bits, in which sums are computed.
+# The divisor that splits numbers into 32-bit halves, from which sums are computed.
 _HALF = 2**32
 
 
@@ -63,7 +63,7 @@ _HALF = 2**32
 def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select[Any]:
     """Return a query that counts at most `most` + 1 rows.
 
-    Building the query takes longer than sending it, so it is built once.
+    Building the query takes longer than sending it, so it is cached.
     """
     some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
     numbers = [sa.func.coalesce(each(some.c.tx_txid), 0) for each in (sa.func.sum, sa.func.max)]
@@ -71,7 +71,7 @@ def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select
 
 
 class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
-    """The table of a SqlState. Its methods run inside transactions that `transaction()` opens."""
+    """The table of a SqlState. The methods run inside transactions that `transaction()` opens."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         ]
 
     def each_row(self, connection: Connection) -> Iterator[Cells]:
-        """Read all rows in any order. Key columns come first in a row. The driver has only some rows in memory."""
+        """Read all rows in any order. Key columns come first in a row. The driver keeps only some rows in memory."""
         found = self._found(connection)
         if found is None:
             return
@@ -122,8 +122,8 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         try:
             yield from map(tuple, connection.execute(query))
         except sa.exc.DBAPIError as error:
-            # Raise the error here. A caller that reads two states would assign it to the other
-            # state.
+            # Raise the error here. A caller that reads two states might attribute it to the wrong
+            # one.
             raise self._failure(error, committing=False) from None
 
     def _every_row(self, table: sa.Table) -> sa.Select[Any]:
@@ -203,7 +203,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
                 connection, primary, wanted
             ):
                 if created and txid == own:
-                    continue  # an earlier try of this transaction has created the row
+                    continue  # an earlier try of this transaction created the row
                 alone = replaces(chunk) or (created and txid in txids)
                 values = tuple(row[count:] if txid == own else row[:count])
                 result[start + number] = values if alone else None
@@ -234,7 +234,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
             return ""
         if kept.rows is not None or not kept.keys or kept.types != found[1]:
             return kept.missing(self._counted(connection, found[0]))
-        # The definition does not keep the order of the types.
+        # The definition does not preserve the order of the types.
         kinds = [kept.types[name] for name in self.columns.keys]
         keys = [decode_key(kinds, key.encode()) for key in kept.keys]
         wanted = [found[0].c.tx_txid]
@@ -266,7 +266,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Return the columns of a key and their types. The columns of the primary key come first."""
+        """Return the key columns and their types. Primary key columns come first."""
         names = list(self.columns.keys)
         kinds = [key_types[key] for key in names]
         if not has_own_key(table):
@@ -309,7 +309,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
             yield f"-- table {self._name}: name the type of {', '.join(untyped)} in types= of the state"
 
     def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
-        """Read the table, its key types and the maximum lengths of its texts."""
+        """Read the table, its key types and the maximum text lengths."""
         self._lengths = self._dialect.lengths(connection, self._bare)
         return existing_table(
             connection,
@@ -322,7 +322,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
 
 
 def _before(table: sa.Table, name: str, txid: int) -> Any:
-    """Return SQL for the value that a column had before a transaction wrote it."""
+    """Return SQL for a column's value before a transaction wrote to it."""
     if not txid:
         return table.c[name]
     wrote = sa.and_(table.c.tx_txid == txid, table.c.tx_epoch != 0)
@@ -489,7 +489,7 @@ class SqlStore(StateTable):
     def _fence_of(self, connection: Connection, txid: int) -> list[Fence]:
         """Return a list with the fence, or [] if the fence has another txid.
 
-        A row has no birth, but was written under the fence of its txid.
+        Rows have no birth, but were written under the fence of their txid.
         """
         last = self.read_fence(connection)
         return [last] if last is not None and last.txid == txid else []
@@ -534,15 +534,15 @@ class SqlStore(StateTable):
         written = table.c.tx_txid == grant.txid
         connection.execute(table.delete().where(written, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
-        # Set epoch 0, which no grant has. So any writer may write the row next, and a row is rolled
-        # back only once.
+        # Set epoch 0, which no grant has. As a result, any writer may write the row next, and a row
+        # is rolled back only once.
         epoch = table.c.tx_epoch
         connection.execute(table.update().where(written, epoch != 0).values({**restored, epoch: 0}))
 
     def _forget_another(self, connection: Connection, table: sa.Table, grant: Grant) -> None:
-        """Remove the txid from rows that another transaction with the same txid has written.
+        """Remove the txid from rows that another transaction with the same txid wrote.
 
-        A person has accepted these rows.
+        A user has accepted these rows.
         """
         own = self._fence_of(connection, grant.txid)
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):

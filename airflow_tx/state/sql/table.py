@@ -29,7 +29,7 @@ class SqlTable(FencedInSql["TableStore"], CommittedTable):
         updates=[append(orders.output["rows"], state=SqlTable("warehouse", table="orders"))]
 
     One transaction of the database inserts the rows of the topology's transaction. It first deletes the rows of
-    replaced attempts, and of the transaction that is restated. A reader finds all rows of a transaction or no row.
+    replaced attempts, and of the transaction that is restated. Readers see either all rows of a transaction or none.
 
     The column `tx_txid` has the txid of each row. `tx_row` is the number of the row in the output, in the order of the
     map indexes, the files and the rows. If the first rows create the table, both columns are its primary key. A table
@@ -41,7 +41,7 @@ class SqlTable(FencedInSql["TableStore"], CommittedTable):
         The first rows decide the type of any other column.
     :param add_columns: whether a commit adds the columns that the table lacks; if False, it refuses rows with such
         columns.
-    :param journal_rows: whether the journal keeps the rows. A restored table then gets the rows that it lacks from the
+    :param journal_rows: whether the journal keeps the rows. A restored table then gets its missing rows from the
         journal. If False, only a newer backup has them. docs/journal.md describes the cost.
     """
 

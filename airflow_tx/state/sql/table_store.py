@@ -72,17 +72,17 @@ _Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class FoundTable:
-    """The table of a state, and what the database says about it.
+    """A state's table, and facts about it from the database.
 
     :param state: name of the state that owns the table.
-    :param types: type by column. It is a type of states, or the type's name in the database if no type of states fits.
+    :param types: type by column: a state type, or the name of the database type if no state type fits.
     :param filled: the columns that do not accept NULL.
     :param required: columns of `filled` without a default. Every row must have them.
     :param lengths: maximum length by text column, for the columns that have one.
     :param changes_others: whether a statement that inserts rows may change other rows.
     :param defaults: columns that get a value other than NULL in a row that lacks them.
     :param generated: the columns whose values the database computes.
-    :param spelled: declaration in SQL by type of states, for the types that this database keeps exactly.
+    :param spelled: SQL declaration by state type, for the types that this database stores exactly.
     """
 
     state: str
@@ -163,9 +163,9 @@ class FoundTable:
 
 
 class TableLacks(FenceMoved):
-    """Raised if a table needs further columns before rows can be written. The exception has their types.
+    """Raised if a table needs more columns before rows can be written. The exception contains their types.
 
-    :param store: the store that adds the columns; None if a person must add them.
+    :param store: the store that adds the columns; None if a user must add them.
     :param replaced: the columns of an empty table whose types must change.
     """
 
@@ -189,7 +189,7 @@ class _GivenRows(Iterator[RowPortion]):
     """Yields the rows of an update in portions, in the form that the database accepts.
 
     :ivar start: number of the first row of the last portion, whose columns are `names`.
-    :ivar count: number of rows in all portions up to now.
+    :ivar count: number of rows in all portions so far.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class _GivenRows(Iterator[RowPortion]):
         return (*names, ROW), (*kinds, "bigint"), [*arrays, range(self.start, self.count)]
 
     def _check_defaults(self, names: Collection[str]) -> None:
-        """Refuse rows if only some have a column with a default value. A statement inserts rows with equal columns."""
+        """Refuse rows if only some of them have a column with a default value."""
         defaults = self._found.defaults
         if not defaults:
             return
@@ -261,7 +261,7 @@ class TableStore(OneTableStore[FoundTable]):
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
         """Delete the rows that this transaction replaces, and insert its rows. Return the number of inserted rows.
 
-        :param sample: list to which the method adds the txids of deleted rows, as text.
+        :param sample: list to which the txids of deleted rows are added, as text.
         """
         if not write.complete:
             problem = "it received only a part of an update, but a table must receive all rows in one write"
@@ -274,9 +274,9 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection) if first is None else self._fitting(connection, first)
         if found is None:
             return 0
-        # Raising the fence has not deleted the replaced rows, because readers would miss them until
-        # this write. A committer that runs again under the same grant may have other rows, so its
-        # own rows are always deleted.
+        # Raising the fence did not delete the replaced rows, because readers would have missed them
+        # until this write. A committer that runs again under the same grant may have other rows, so
+        # its own rows are always deleted.
         taken = _replaced(write.grant)
         sample += map(str, taken)
         self._take_out(connection, found, taken)
@@ -302,7 +302,7 @@ class TableStore(OneTableStore[FoundTable]):
         return written
 
     def _count_others(self, connection: Connection, found: FoundTable, txid: int) -> int:
-        """Count the rows that an insert must not change. Return 0 if no insert can change other rows."""
+        """Count the rows that an insert must not change, or return 0 if inserts cannot change other rows."""
         if not found.changes_others:
             return 0
         own = found.table.c[TXID].is_not_distinct_from(txid)
@@ -316,7 +316,7 @@ class TableStore(OneTableStore[FoundTable]):
     # --- the fence ------------------------------------------------------------------------------------------------
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """If the grant is for a skip or a look, delete the rows of the transaction, because no write follows."""
+        """Delete the transaction's rows for a skip or an inspection of the values, because no write follows."""
         found = self._found(connection)
         if found is not None and (grant.is_skip or grant.token.is_look):
             self._take_out(connection, found, [grant.txid])
@@ -363,7 +363,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _check_count(
         self, connection: Connection, found: FoundTable, now: Imprint, wrote: Imprint
     ) -> None:
-        """Compare the number of rows that a transaction has in the table with the number of rows that were written."""
+        """Compare a transaction's number of rows in the table with the number that was written."""
         there = now.rows if now.txid == wrote.txid else self._rows_of(connection, found, wrote.txid)
         if there != wrote.rows:
             problem = f"transaction {wrote.txid} wrote {wrote.rows} rows, but the table has {there} of them"
@@ -418,7 +418,7 @@ class TableStore(OneTableStore[FoundTable]):
         return statement_text(connection.dialect, query)
 
     def _check_kept(self, later: Receipt, txid: int, newest: int) -> None:
-        """Refuse to read rows as of a transaction if a later transaction has deleted some of these rows."""
+        """Refuse to read rows as of a transaction if a later transaction has deleted some of them."""
         restated = 0 if later.replaces is None else later.replaces.txid
         if restated and (later.txid > newest or (later.takes_out and restated <= txid)):
             why = f"{later.txid} restated {restated} and deleted its rows"
@@ -432,8 +432,7 @@ class TableStore(OneTableStore[FoundTable]):
         query = sa.select(txid, sa.func.count()).group_by(txid)
         counts: dict[int | None, int] = {}
         for number, count in map(tuple, connection.execute(query)):
-            # Rows without a positive txid are from an earlier topology, or a person has inserted
-            # them.
+            # Rows without a positive txid are from an earlier topology, or were inserted manually.
             own = number if number is not None and number > 0 else None
             counts[own] = counts.get(own, 0) + count
         return counts
@@ -539,7 +538,7 @@ class TableStore(OneTableStore[FoundTable]):
         )
 
     def _hold(self) -> HeldSnapshot:
-        """Open a transaction that sees one moment of the database. It stays open while Spark or a task reads rows."""
+        """Open a transaction that sees a snapshot of the database. It stays open while Spark or a task reads rows."""
         held = ExitStack()
         connection = held.enter_context(self.transaction(reading=True, frozen=True))
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -585,7 +584,7 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         assert found is not None
         txid = found.table.c[TXID]
-        # Make the txids negative. Another topology begins again with transaction 1, and its txids
+        # Make the txids negative. The next topology starts again with transaction 1, and its txids
         # must differ from these.
         least = connection.execute(sa.select(sa.func.min(txid))).scalar_one() or 0
         free = min(least, 0)
@@ -596,7 +595,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _look(self, connection: Connection) -> FoundTable:
         """Read the columns and the indexes of the table.
 
-        :raises StateDiffers: transactions cannot append rows to the table. The message has the DDL that changes the
+        :raises StateDiffers: transactions cannot append rows to the table. The message contains the DDL to change the
             table.
         """
         types = self._declared(connection)
@@ -657,7 +656,7 @@ class TableStore(OneTableStore[FoundTable]):
             yield problem, "Make one", as_typed(connection.dialect, ddl)
 
     def _without_txid(self, connection: Connection, types: Mapping[str, str]) -> tuple[str, str]:
-        """Return the problem of a table without a txid column, and the statement that adds or renames a column."""
+        """Return the error text for a missing txid column, and the statement that adds or renames a column."""
         quote = connection.dialect.identifier_preparer.quote
         place = self._quoted(connection)
         alike = next((name for name in types if name.casefold() == TXID), "")
@@ -690,7 +689,7 @@ class TableStore(OneTableStore[FoundTable]):
         """Return the table, if it has the columns of the rows. Create the table if it does not exist.
 
         :raises TableLacks: the table lacks columns, and the state may add them.
-        :raises StateDiffers: the table lacks columns, and the state may not add them. The message has the DDL.
+        :raises StateDiffers: the table lacks columns, and the state may not add them. The message contains the DDL.
         """
         names = dict.fromkeys([*rows, *self._types])
         self._check_names(names)
@@ -706,8 +705,8 @@ class TableStore(OneTableStore[FoundTable]):
         lacks = self._types_of(rows, [name for name in names if name not in found.types])
         others = {} if _FILLED in self._facts else self._others(rows, found)
         if (others or lacks) and self._is_empty(connection, found) and self._is_made(connection):
-            # The types of the table come from rows that do not exist any longer. The database may
-            # have kept the table when it undid the rows.
+            # The table's types come from rows that no longer exist. The database may have kept the
+            # table when it undid the rows.
             raise TableLacks({**lacks, **others}, self, tuple(others))
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
@@ -721,11 +720,11 @@ class TableStore(OneTableStore[FoundTable]):
         return found
 
     def _note_made(self, connection: Connection) -> None:
-        """Store a note with the shape of the table that this state has created.
+        """Record the shape of the table that this state has created.
 
-        The state changes the columns of no other table.
+        The state does not change the columns of any other table.
 
-        The note is a row of the portions table. It is written in the transaction that creates the state's table. Some
+        The record is a row of the portions table, written in the transaction that creates the state's table. Some
         databases keep both when they undo the rows.
         """
         with self._dialect.ddl(connection) as ddl:
@@ -743,7 +742,7 @@ class TableStore(OneTableStore[FoundTable]):
         return f"columns of {self._identity}"
 
     def _check_names(self, names: Iterable[object]) -> None:
-        """Refuse a name that no database accepts, or that some database would cut."""
+        """Refuse a name that is invalid, or that some database would truncate."""
         for name in names:
             if not is_name(name):
                 problem = f"{name!r} cannot be the name of a table or column"
@@ -765,7 +764,7 @@ class TableStore(OneTableStore[FoundTable]):
         return connection.execute(query).first() is None
 
     def _others(self, rows: _Columns, found: FoundTable) -> dict[str, str]:
-        """Return the columns that would have another type if these rows had created the table."""
+        """Return the columns that would have a different type if these rows had created the table."""
         told = [
             name
             for name in rows
@@ -780,7 +779,7 @@ class TableStore(OneTableStore[FoundTable]):
             place = self._quoted(connection)
             is_made = self._is_made(connection)
             # Lock only if columns are replaced. A lock may need another privilege, and an added
-            # column harms no reader.
+            # column does not affect readers.
             alone = self._dialect.alone(connection, place) if lacks.replaced else nullcontext()
             with alone:
                 found = self._looked_again(connection)
@@ -802,7 +801,7 @@ class TableStore(OneTableStore[FoundTable]):
         return kind
 
     def _without_type(self, name: str, values: Sequence[Any]) -> StateError:
-        """Return the error for a column of several types. It names a type that fits all values, if there is one."""
+        """Return the error for a column with values of several types. It suggests a type for all values, if any."""
         present = [value for value in values if value is not None]
         kinds = {_kind_of(value) or type(value).__name__ for value in present}
         shown = f"its values are {', '.join(sorted(kinds))}" if kinds else "all are NULL"
@@ -863,7 +862,7 @@ class TableStore(OneTableStore[FoundTable]):
 
 
 def _has_default(column: Mapping[str, Any]) -> bool:
-    """Return whether the column gets a value other than NULL if an INSERT does not name it."""
+    """Return whether the column gets a value other than NULL if an INSERT omits it."""
     default = column.get("default")
     is_null = default is None or str(default).upper().startswith("NULL")
     return not is_null or column.get("autoincrement") is True or column.get("identity") is not None
@@ -886,7 +885,7 @@ def _fits(kind: str, values: Sequence[Any]) -> bool:
 
 
 def _common(kinds: set[str | None]) -> str | None:
-    """Return a type that represents the values of all these types exactly. Return None if there is no such type."""
+    """Return a type that represents the values of all these types exactly, or None if there is no such type."""
     if len(kinds) == 1:
         return next(iter(kinds))
     return next((wide for wide in ("double", "numeric") if kinds == {"bigint", wide}), None)

@@ -1,6 +1,6 @@
 """The base class of all servers that tests start.
 
-A server has a port, a folder, one way to start and several to end.
+A server has a port, a folder, one way to start and several to stop.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# The system assigns clients ports from 32768 (Linux) or 49152 up. A client could get such a port
+# The system assigns ports from 32768 (Linux) or 49152 to clients. A client could get such a port
 # before the server starts. A poll that waits for the server could also connect to itself. So lower
 # ports are used.
 _SERVER_PORTS = range(10_000, 32_768)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports of 127.0.0.1. No server uses them, and the system assigns them to no client."""
+    """Return different ports on 127.0.0.1 that no server uses and that the system assigns to no client."""
     found: set[int] = set()
     while len(found) < count:
         port = secrets.choice(_SERVER_PORTS)
@@ -46,7 +46,7 @@ def free_ports(count: int) -> list[int]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Without this option, the port would look used after the end of a connection.
+        # Without this option, the port would seem in use after the end of a connection.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -69,15 +69,15 @@ def clean_environment(*folders: str) -> dict[str, str]:
 
 
 def pyspark_jars(pattern: str) -> list[Path]:
-    """Return the jars of pyspark whose names match. Return none if pyspark is missing or has no jars."""
-    # Query the import system, since an import of pyspark takes a second.
+    """Return the jars of pyspark with matching names, or none if pyspark is missing or has no jars."""
+    # Ask the import system, since importing pyspark takes a second.
     spec = importlib.util.find_spec("pyspark")
     folders = (spec.submodule_search_locations or []) if spec else []
     return sorted(jar for folder in folders for jar in (Path(folder) / "jars").glob(pattern))
 
 
 def find_program(title: str, *names: str, package: str, folder: str = "") -> str:
-    """Return the path of a server's program. It is searched on PATH and in the folder of its Debian package.
+    """Return the path of a server's program, from PATH or from the folder of its Debian package.
 
     :param title: the name of the server, for the error.
     :param names: the possible names of the program.
@@ -95,7 +95,7 @@ def find_program(title: str, *names: str, package: str, folder: str = "") -> str
 
 
 def find_java() -> str:
-    """Return the path of the program `java`. It is searched in JAVA_HOME if this is set, otherwise on PATH.
+    """Return the path of `java`, from JAVA_HOME if this is set, otherwise from PATH.
 
     :raises TxError: Java is not installed.
     """
@@ -112,7 +112,7 @@ def find_java() -> str:
 class LocalServer(ABC):
     """A server on 127.0.0.1 with its own folder. It is a context manager that starts and stops the server.
 
-    A subclass defines the names, the command line, and the check that the server answers. The server ends when this
+    A subclass defines the names, the command line, and the check that the server responds. The server ends when this
     process ends, even if this process is killed.
 
     :param data_dir: the folder of the server, which is kept. If it is None, a temporary folder is used and removed at
@@ -122,13 +122,13 @@ class LocalServer(ABC):
     """
 
     title: ClassVar[str]
-    """Name of the server in messages."""
+    """The name of the server in messages."""
     slug: ClassVar[str]
-    """Name of the server in file names."""
+    """The name of the server in file names."""
     end_signal: ClassVar[signal.Signals] = signal.SIGTERM
     """The signal that :meth:`stop` sends."""
     poll_interval: ClassVar[float] = 0.05
-    """Seconds between two checks whether a starting server answers."""
+    """The seconds between two checks whether a starting server responds."""
 
     def __init__(
         self,
@@ -157,13 +157,13 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _serves(self) -> bool:
-        """Return whether the server answers. An exception has the same effect as False."""
+        """Return whether the server responds. An exception counts as False."""
 
     def _environment(self) -> Mapping[str, str]:
         return clean_environment()
 
     def _prepare(self) -> None:
-        """Prepare a start. For example, create data and settings."""
+        """Prepare the start, for example by creating data and settings."""
 
     def _remove_data(self) -> None:
         if self._temporary:
@@ -185,7 +185,7 @@ class LocalServer(ABC):
         return self._family.mark
 
     def start(self) -> Self:
-        """Start the server, and wait until it answers. Do nothing if the server is running.
+        """Start the server, and wait until it responds. Do nothing if it is already running.
 
         :raises TxError: a program is not installed, another process uses the port, or the server does not start.
         """
@@ -226,7 +226,7 @@ class LocalServer(ABC):
     def kill(self) -> None:
         """Kill the server with SIGKILL, like a crash. A later :meth:`start` finds its stored data."""
         if self._process is not None:
-            # Kill this process first, since the search for the rest of the family takes a moment.
+            # Kill this process first, since finding the rest of the family takes a moment.
             self._process.kill()
             self._family.end()
             self._process = None
@@ -257,7 +257,7 @@ class LocalServer(ABC):
         self.close()
 
     def _require_free_port(self) -> None:
-        # Check this before the start, since another server on the port could answer the poll.
+        # Check this before the start, since another server on the port could respond to the poll.
         if not _is_free(self.port):
             told = f"{self.title} cannot start: port {self.port} is taken. Free it, or use another one."
             raise TxError(message=told)
@@ -273,7 +273,7 @@ class LocalServer(ABC):
         )
 
     def _run_program(self, *command: str) -> None:
-        """Run a program that prepares a start, and wait until the program ends.
+        """Run a program that prepares the start of the server, and wait until it ends.
 
         :raises TxError: the program failed.
         """
@@ -292,16 +292,16 @@ def _last_lines(log: str) -> str:
 
 
 class JavaServer(LocalServer):
-    """A server that is one Java process. It has the environment of this process."""
+    """A server that is a single Java process, with the environment of this process."""
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Make the server hang until the `with` block ends. Connections stay open, but requests get no answer.
+        """Make the server hang until the `with` block ends. Connections stay open, but requests get no response.
 
-        The threads of the server stop one after the other, so a thread may still answer for a moment.
+        The threads of the server stop one after the other, so some may still respond for a moment.
         """
         if self._process is None or not self.running:
             raise TxError(message="A server that is not running cannot hang. Call start() first.")
@@ -311,7 +311,7 @@ class JavaServer(LocalServer):
         try:
             yield
         finally:
-            # Check that the process still runs. After its end, another process may have the same
-            # pid.
+            # Check that the process is still running. After its end, another process may get the
+            # same pid.
             if self.running:
                 signal_process(pid, signal.SIGCONT)

@@ -30,13 +30,13 @@ _CONF = {
 
 
 class LocalSparkConnect(LocalServer):
-    """A Spark Connect server on 127.0.0.1 at a free port. It is a context manager that starts and stops the server.
+    """A Spark Connect server on 127.0.0.1, at a free port. As a context manager, it starts and stops the server.
 
     Its executors are threads of the server, and it uses this Python. The server ends when this process ends, even if
     this process is killed.
 
-    :param folder: the folder of the log and of temporary files, which is kept. If it is None, a temporary folder is
-        used and removed at the end.
+    :param folder: the folder for the log and temporary files, which is kept. If it is None, a temporary folder is used
+        and removed at the end.
     :param master: the Spark master, such as ``local[2]``.
     :param conf: further settings of Spark.
     :param env: additional environment variables for the processes of the server.
@@ -109,8 +109,7 @@ def _spark_submit() -> str:
 
 
 def _inherited() -> dict[str, str]:
-    # Some variables make this process a client of Spark Connect. They would also make the server a
-    # client.
+    # Some variables make this process a Spark Connect client, and would also make the server one.
     ours = (
         "SPARK_REMOTE",
         "SPARK_LOCAL_REMOTE",

@@ -44,14 +44,14 @@ class LocalZooKeeper(JavaServer):
 
     It is a context manager that starts and stops the server.
 
-    Sessions and data are kept at a :meth:`restart`, and at a :meth:`kill` followed by a :meth:`start`, as in a real
-    ensemble. It is one server, without a quorum or a leader election.
+    Sessions and data survive a :meth:`restart`, and a :meth:`kill` followed by a :meth:`start`, as in a real ensemble.
+    It is one server, without a quorum or a leader election.
 
     :param data_dir: the folder of the data, which is kept. If it is None, a temporary folder is used and removed at the
         end.
     :param port: the port to listen on. If it is None, a free port is used for the life of the object.
-    :param fsync: whether every write is forced to the disk, as in production. Without it, writes are faster. They are
-        kept if the process dies.
+    :param fsync: whether every write is forced to the disk, as in production. Without it, writes are faster, and still
+        survive the death of the process.
     :param start_timeout: the longest time that a start may take, in seconds.
     """
 
@@ -75,12 +75,15 @@ class LocalZooKeeper(JavaServer):
         return f"127.0.0.1:{self.port}"
 
     def snapshot_to(self, path: str | os.PathLike[str]) -> None:
-        """Replace the content of the folder ``path`` by a copy of all data. A running server stops for a moment."""
+        """Copy all data of the server to the folder ``path``, replacing its content.
+
+        A running server stops for a moment.
+        """
         with self._stopped():
             _replace_tree(self.data_dir / _DATA, Path(path) / _DATA)
 
     def restore_from(self, path: str | os.PathLike[str]) -> None:
-        """Restore a copy that :meth:`snapshot_to` has made, as an operator restores the last backup of a lost ensemble.
+        """Restore a copy from :meth:`snapshot_to`, like an operator who restores the last backup of a lost ensemble.
 
         :raises TxError: ``path`` has no such copy.
         """
@@ -101,11 +104,11 @@ class LocalZooKeeper(JavaServer):
         self._take_over(client, end_session=True)
 
     def lose_connection(self, client: KazooClient) -> None:
-        """Cut the connection of one client. The client keeps its session and reconnects."""
+        """Cut the connection of one client, which keeps its session and reconnects."""
         self._take_over(client, end_session=False)
 
     def drop_connections(self) -> None:
-        """Cut the connections of all clients by a crash and a restart of the server. The sessions continue."""
+        """Cut the connections of all clients by crashing and restarting the server. The sessions continue."""
         self.kill()
         self.start()
 
@@ -114,7 +117,7 @@ class LocalZooKeeper(JavaServer):
             "-Xmx128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
-            # The default log file has 64 MiB of zeros. This is too much to copy in a test of a
+            # The default log file has 64 MiB of zeros, which is too much to copy in a test of a
             # restored ensemble.
             "-Dzookeeper.preAllocSize=1024",
             f"-Dzookeeper.forceSync={'yes' if self._fsync else 'no'}",
@@ -145,9 +148,9 @@ class LocalZooKeeper(JavaServer):
             self.start()
 
     def _take_over(self, client: KazooClient, *, end_session: bool) -> None:
-        # The server serves a session on a single connection. If a second connection has the same id
-        # and password, the server closes the first. This code uses the protocol directly, since a
-        # client library would close the session at its end.
+        # The server serves each session on a single connection. If a second connection has the same
+        # id and password, it closes the first. This code uses the protocol directly, since a client
+        # library would close the session when it ends.
         identity = client.client_id
         if identity is None:
             raise TxError(
@@ -161,13 +164,13 @@ class LocalZooKeeper(JavaServer):
             + b"\0"
         )
         frames = [hello, struct.pack(">ii", 1, _CLOSE_SESSION)] if end_session else [hello]
-        # The client reconnects immediately. If it continues its session first, the second
-        # connection gets no answer.
+        # The client reconnects immediately. If it resumes its session first, the second connection
+        # gets no response.
         while not self._answers(frames):
             pass
 
     def _answers(self, frames: Sequence[bytes]) -> bool:
-        """Send a greeting and requests. Return whether all are answered or the session has ended."""
+        """Send a greeting and requests. Return whether all got a response or the session has ended."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as twin:
             twin.sendall(b"".join(struct.pack(">i", len(each)) + each for each in frames))
             welcome = _read_frame(twin)
@@ -196,7 +199,7 @@ def _replace_tree(source: Path, target: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a server for trials until SIGINT or SIGTERM. Its data are kept, but there is no second copy."""
+    """Run a server for trials until SIGINT or SIGTERM. Its data are kept, but without a second copy."""
     parser = argparse.ArgumentParser(
         prog="python -m airflow_tx.testing.servers.zookeeper", description=main.__doc__
     )

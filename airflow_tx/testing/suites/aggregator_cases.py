@@ -71,7 +71,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Balance:
-    """A reducer without partial values. Its value is a balance that is never below zero."""
+    """A reducer without partial values, whose value is a balance that never falls below zero."""
 
     name: ClassVar[str] = "balance"
     type: ClassVar[str] = "bigint"
@@ -85,7 +85,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class LastTwo:
-    """A reducer whose value is a list. It changes the list in place."""
+    """A reducer whose value is a list, which it changes in place."""
 
     name: ClassVar[str] = "last_two"
     type: ClassVar[str] = "json"
@@ -109,7 +109,7 @@ class Case:
     :param aggregator: the aggregator.
     :param deltas: the delta of each transaction.
     :param expected: the value after all transactions.
-    :param wrong: the deltas of earlier attempts. Replays replace them.
+    :param wrong: the deltas of earlier attempts, which replays replace.
     """
 
     aggregator: Aggregator

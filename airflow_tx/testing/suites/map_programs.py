@@ -1,6 +1,6 @@
 """Random programs for maps.
 
-A batch has several attempts by several writers, and some attempts fail before their end.
+A batch has several attempts by several writers, some of which fail early.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Attempt:
 
     :param writer: the index of the map that writes.
     :param updates: the updates of the attempt. It may end before all of them are written.
-    :param ends: the end of its last update. "refused" and "unanswered" are failures, and "quiet" is a success.
+    :param ends: how its last update ends. "refused" and "unanswered" are failures, and "quiet" is a success.
     """
 
     writer: int
@@ -33,7 +33,7 @@ _ends = st.sampled_from(["refused", "unanswered", "quiet"])
 
 @st.composite
 def opaque_batches(draw: st.DrawFn) -> list[Attempt]:
-    """Generate attempts of one batch with different deltas. The last attempt has all keys of the others."""
+    """Generate attempts of one batch with different deltas. The last attempt has the keys of all others."""
     keys = draw(st.lists(st.sampled_from("abcde"), min_size=1, max_size=4))
     some = st.lists(st.tuples(st.sampled_from(keys), _numbers), max_size=4)
     early = st.builds(Attempt, st.integers(0, 2), st.lists(some, max_size=3).map(tuple), _ends)
@@ -61,7 +61,7 @@ _prefixes = itertools.count()
 
 
 def check_program(opened: Opened, program: list[list[Attempt]]) -> None:
-    """Run all attempts of a program. Compare the values with the result of only the last attempt of each batch."""
+    """Run all attempts of a program, and compare the values with the result of only the last attempt of each batch."""
     # Every program has its own keys. A new store for each program would take a server too long.
     prefix = f"program {next(_prefixes)}"
     expected = dict[str, int]()

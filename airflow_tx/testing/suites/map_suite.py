@@ -33,7 +33,7 @@ from airflow_tx.testing.suites.map_tools import (
 
 
 class MapSuite:
-    """The tests of maps over a backing map. Override the fixture `make_backing`.
+    """Tests for maps over a backing map. Override the fixture `make_backing`.
 
     :cvar values: values that the store must return unchanged. Some stores accept fewer types than JSON.
     :cvar examples: the number of random programs to run.
@@ -65,7 +65,7 @@ class MapSuite:
     def opened(
         self, make_backing: MakeBacking, kind: str, request: pytest.FixtureRequest
     ) -> Opened:
-        """Return a function that opens maps of the kind, with or without a cache."""
+        """Return a function that opens maps of this kind, with or without a cache."""
         return Opened(make_backing, kind, request.param)
 
     @pytest.fixture

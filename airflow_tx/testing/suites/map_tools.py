@@ -33,11 +33,11 @@ transactional_only = pytest.mark.parametrize("kind", ["transactional"], indirect
 
 
 class Lost(Exception):
-    """The store does not answer."""
+    """The store does not respond."""
 
 
 class Counting:
-    """A backing map that counts its round trips, and fails if a test requests it.
+    """A backing map that counts its round trips, and fails on request.
 
     :ivar trips: a list with `get` or `put` for each round trip.
     :ivar fail: how the next put fails: `refused`, `unanswered`, or None if it does not fail.
@@ -53,7 +53,7 @@ class Counting:
         return self._backing.multi_get(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Store values. A put that is refused stores no value. A put without an answer stores all values.
+        """Store values. A refused put stores no value, and a put without a response stores all values.
 
         Both raise `Lost`.
         """
@@ -67,7 +67,7 @@ class Counting:
 
 
 class MakeBacking(Protocol):
-    """Opens the tested store. Within a test, it is always the same store, as for several processes."""
+    """Opens the tested store. Within a test, it is always the same store, as if opened by several processes."""
 
     def __call__(self, kind: str) -> BackingMap[Any]:
         """Return the store for values of one kind: "opaque", "transactional" or "non-transactional"."""
@@ -90,7 +90,7 @@ class Opened:
         return opened
 
     def put(self, values: dict[Key, Any]) -> None:
-        """Store values in the backing map, without the map."""
+        """Store values directly in the backing map, without the map."""
         self._make(self.kind).multi_put(list(values), list(values.values()))
 
     def stored(self, key: Key) -> Any:
@@ -102,7 +102,7 @@ def plus(delta: int) -> ValueUpdater[Any]:
 
 
 def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
-    """Add these numbers in one update. Return the new values."""
+    """Add these numbers in one update, and return the new values."""
     return state.multi_update(
         [(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas]
     )

@@ -1,4 +1,4 @@
-"""The base class of the tests of a source. It has the methods that you override, and the steps of the ledger."""
+"""The base class of the tests of a source, with the methods to override, and the steps of the ledger."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from airflow_tx.base.compat import RunInfo
 
 Row = dict[str, Any]
-_MANY = 1_000  # This is more batches than any test creates.
+_MANY = 1_000  # More batches than any test creates.
 
 
 class SourceLedger:
-    """A ledger for the tests of a source. It keeps a position for each txid, and decides one batch after another.
+    """A ledger for the tests of a source. It keeps one position per txid, and decides one batch after another.
 
     :param suite: the suite. It creates a new source object for every step, as another process would do.
     """
@@ -40,7 +40,7 @@ class SourceLedger:
             self.asked.close()
 
     def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
-        """Decide the next batch, but do not keep it. Return None if there is no data."""
+        """Decide the next batch without keeping it, or return None if there is no data."""
         self.close()
         source = self.suite.make()
         self.asked = source if run is None else source.for_run(run)
@@ -48,7 +48,7 @@ class SourceLedger:
         return self.asked.decide(txid, plain(self.places[-1])) if self.asked.is_ready() else None
 
     def keep(self, batch: Batch) -> None:
-        """Store a batch as the next transaction. The next batch then begins at its position."""
+        """Store a batch as the next transaction, so that the next batch starts at its position."""
         place = plain(batch.position)
         partitioned = self.suite.make().partitioned
         self.places.append(position_after(self.places[-1], place, partitioned=partitioned))
@@ -57,17 +57,14 @@ class SourceLedger:
         self.close()
 
     def next_run(self) -> RunInfo | None:
-        """Return the next run that has no batch.
-
-        Return None if there is none, or if runs have no batches of their own.
-        """
+        """Return the next run without a batch, or None if there is none or runs have no batches of their own."""
         for run in self.suite.runs():
             if run is None or self.suite.make().key(run) not in self.keys:
                 return run
         return None
 
     def take(self) -> Batch | None:
-        """Decide and keep the next batch. Return None if there is no data."""
+        """Decide and keep the next batch, or return None if there is no data."""
         run = self.next_run()
         if run is None and self.suite.make().per_run:
             return None
@@ -79,9 +76,9 @@ class SourceLedger:
         return batch
 
     def every(self) -> list[Batch]:
-        """Decide and keep batches until there is no data.
+        """Decide and keep batches until there is no more data.
 
-        :raises AssertionError: there is no batch. A test of all batches would then pass without a check.
+        :raises AssertionError: there is no batch. A test of all batches would then pass without checking anything.
         """
         batches = self.rest()
         if not batches:
@@ -91,7 +88,7 @@ class SourceLedger:
         return batches
 
     def rest(self) -> list[Batch]:
-        """Decide and keep batches until there is no data. There may be no batch."""
+        """Decide and keep batches until there is no more data. There may be none."""
         batches: list[Batch] = []
         while (batch := self.take()) is not None:
             batches.append(batch)
@@ -108,20 +105,20 @@ def _some(rows: Iterable[Row], problem: str) -> list[Row]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as the ledger returns it, after a conversion to JSON and back."""
+    """Return a value as the ledger returns it, converted to JSON and back."""
     return json.loads(json.dumps(value))
 
 
 def sorted_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the rows as sorted texts. Two results can be compared without regard to the order of rows."""
+    """Return the rows as sorted texts, so that results can be compared regardless of row order."""
     return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
 
 
 class SourceCase:
     """The description of a source for its tests."""
 
-    # Maximum number of characters of a batch's metadata in these tests, since metadata is one
-    # record of the ledger.
+    # The maximum length of a batch's metadata in these tests, in characters, since it is one record
+    # of the ledger.
     metadata_limit: ClassVar[int] = 10_000
     # Texts that must not appear in output, such as the password of the source.
     secrets: ClassVar[tuple[str, ...]] = ()
@@ -165,7 +162,7 @@ class SourceCase:
 
     @pytest.fixture
     def spark(self) -> SparkSession | None:
-        """Return the Spark session that reads the rows. Return None if the source does not need Spark."""
+        """Return the Spark session that reads the rows, or None if the source does not need Spark."""
         return None
 
     # --- methods for the tests ------------------------------------------------------------------------------------
@@ -181,7 +178,7 @@ class SourceCase:
         self._spark = spark
 
     def added(self) -> list[Row]:
-        """Add data. Fail if no data was added, since each test would then pass without a check."""
+        """Add data. Fail if none was added, since each test would then pass without checking anything."""
         return _some(
             self.add(),
             "`add` added no rows: it should add data for two batches, and return its rows",
@@ -207,7 +204,7 @@ class SourceCase:
         return [row for batch in batches for row in self.rows(batch.metadata)]
 
     def some(self, ledger: SourceLedger) -> Batch:
-        """Decide and keep the next batch. Fail if there is no batch."""
+        """Decide and keep the next batch. Fail if there is none."""
         batch = ledger.take()
         assert batch is not None, "there is data, but the source returned no batch"
         return batch

@@ -75,7 +75,7 @@ def _needs_names(state: FencedState) -> None:
 
 
 class FenceSuite(StateTests):
-    """Tests of the fence of a state, and of its continuity with the ledger."""
+    """Tests of a state's fence, and of its continuity with the ledger."""
 
     def test_a_new_state_has_no_fence_and_no_values(self, state: FencedState, kind: str) -> None:
         assert state.fence() is None
@@ -266,7 +266,7 @@ class FenceSuite(StateTests):
             grants.commit(txid, state, {"a": txid})
         late = grants(3)
         grants.generation = 2
-        grants.last = {}  # A person has accepted the values of the state by a repair of the ledger.
+        grants.last = {}  # a ledger repair has accepted the values of the state
         grants.commit(4, state, {"a": 4})
         for use in (_raise, _write, _raise_and_write):
             with pytest.raises((FenceOutranked, LedgerBehind)):

@@ -1,4 +1,4 @@
-"""Tests of the receipts that a state stores. They are part of `StateSuite`."""
+"""Tests of the receipts that a state stores, as part of `StateSuite`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests,
 
 
 def kept(state: FencedState) -> list[StoredReceipt]:
-    """Return the receipts that a state has stored. Skip the test if the state stores none."""
+    """Return the receipts that a state has stored. Skip the test if it stores none."""
     found = state.receipts()
     if found is None:
         pytest.skip("it keeps no receipts")
@@ -25,7 +25,7 @@ def kept(state: FencedState) -> list[StoredReceipt]:
 
 
 def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
-    """Return the counts and digests of rows, for a state that gets the rows in parts or at once."""
+    """Return the counts and digests of rows, for a state that gets the rows in portions or all at once."""
     found = NOTHING_WRITTEN
     for part in parts:
         tally = RowTally(part, state.added_up)
@@ -36,13 +36,13 @@ def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
 def expected_receipt(
     grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]
 ) -> StoredReceipt:
-    """Return the receipt that a state must store for rows that a grant has written."""
+    """Return the receipt that a state must store for the rows written under a grant."""
     receipt = replace(grant, written=NOTHING_WRITTEN).receipt(state.name, written(state, *parts))
     return StoredReceipt.of(receipt)
 
 
 class ReceiptSuite(StateTests):
-    """Tests of receipts. A state stores a receipt for each transaction, in the store transaction that completes it."""
+    """Tests of receipts. The store transaction that completes a transaction also stores its receipt in the state."""
 
     def test_a_complete_update_leaves_its_receipt(self, state: FencedState, grants: Grants) -> None:
         first = grants(1)

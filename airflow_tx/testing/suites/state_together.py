@@ -49,14 +49,14 @@ from airflow_tx.testing.suites.state_tools import (
 )
 
 GivenRows = Sequence[Mapping[str, Any]]
-# Fences are raised in alphabetical order. So these names are in a different order.
+# Fences are raised in alphabetical order, so these names are in a different order.
 NAMES = ("second", "third", "first")
 FIRST, SECOND, OTHER = {"a": 1, "b": 2}, {"a": 10, "c": 3}, {"a": 7, "d": 5}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Several states in one store. They are written in this order.
+    """Several states in one store, which are written in this order.
 
     :param kinds: the kind of each state.
     :param make_state: the function that opens a state.
@@ -108,7 +108,7 @@ def in_portions(
 ) -> list[Written]:
     """Write the same rows to all states in one store transaction.
 
-    A state without columns gets its rows at once, others in portions.
+    A state without columns gets its rows at once, any other state in portions.
     """
     whole = [row for each in portions for row in each]
 
@@ -140,7 +140,7 @@ def apart(
 
 
 def _died(grant: Grant, states: Sequence[StoredState], given: Sequence[GivenRows]) -> None:
-    """Raise all fences, write the first state, and stop. This is a commit without `together` that dies."""
+    """Raise all fences, write the first state, and stop, like a commit without `together` that dies."""
     for state in states:
         state.raise_fence(grant)
     states[0].write(grant, given[0])
@@ -167,7 +167,7 @@ def _added(*updates: Mapping[str, int]) -> dict[str, int]:
 
 
 class TogetherSuite(StateTests):
-    """The tests of states that one store transaction writes. It stores all rows or no row.
+    """Tests of states that one store transaction writes: it stores all rows or none.
 
     Override the fixture `make_state`, as for `StateSuite`. It must accept the kinds in `kinds`, and create all states
     in one store. The `read()` of each state must return the columns `key` and `n`.
@@ -206,7 +206,7 @@ class TogetherSuite(StateTests):
         return [(state.fence(), state.receipts(), state.read()) for state in states]
 
     def _begin(self, group: Group, grants: Grants) -> list[StoredState]:
-        """Commit a first transaction to each state."""
+        """Commit a first transaction to every state."""
         states = group.opened()
         grant = grants(1)
         together(grant, states, all_given(states, FIRST))
@@ -398,7 +398,7 @@ class TogetherSuite(StateTests):
         assert group.totals() == [*most, _added(FIRST, OTHER)]
 
     def _refused(self, group: Group, grant: Grant, number: int, error: type[StateError]) -> None:
-        """Check that the state at this index refuses a grant, and that no state is changed."""
+        """Check that the state at this index refuses a grant, and that no state changes."""
         states = group.opened()
         before = self.everything(states)
         with pytest.raises(error) as refusal:

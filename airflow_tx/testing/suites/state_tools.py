@@ -1,7 +1,4 @@
-"""Tools for tests of a fenced state.
-
-They open the state, create grants like a ledger, and convert rows of one column.
-"""
+"""Tools for tests of a fenced state: open the state, create grants like a ledger, and convert rows of one column."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class MakeState(Protocol):
 
 
 class Grants:
-    """Creates grants like a ledger. Each grant has a larger epoch, a new nonce, and the birth of its transaction.
+    """Creates grants like a ledger does, each with a larger epoch, a new nonce, and the birth of its transaction.
 
     A grant also contains the last final transaction of each state.
     """
@@ -89,7 +86,7 @@ class Grants:
         )
 
     def final(self, grant: Grant, *states: FencedState) -> None:
-        """Note that the transaction of `grant` is final in these states. Later grants contain this fact."""
+        """Record that the transaction of `grant` is final in these states. Later grants contain this fact."""
         self.last.update({state.name: grant.txid for state in states})
         self.births.update({state.name: grant.token.birth for state in states})
         own = [grant.token.attempt, grant.token.epoch]

@@ -1,4 +1,4 @@
-"""Tests of the values after updates, replays and chunks. They are part of `StateSuite`."""
+"""Tests of the values after updates, replays and chunks, as part of `StateSuite`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_tx.testing.suites.state_tools import (
 
 
 class UpdateSuite(StateTests):
-    """Tests of roll-backs, of replays, of several writers, and of updates of every size."""
+    """Tests of rollbacks, of replays, of several writers, and of updates of every size."""
 
     def test_raising_the_fence_undoes_what_an_outranked_attempt_wrote(
         self, make_state: MakeState, grants: Grants

@@ -48,10 +48,7 @@ else:
 ERROR = "error"
 WARN = "warn"
 _refused_rows = logging.getLogger("airflow_tx.refused_rows")
-"""The logger that logs only refused rows.
-
-The Transactions page finds the rows in a task's log by the name of this logger.
-"""
+"""The logger for refused rows only. The Transactions page uses its name to find these rows in a task's log."""
 
 
 class ChecksFailed(TxError):
@@ -90,7 +87,7 @@ class FailedCheck:
 
     @property
     def text(self) -> str:
-        """Return the name and the finding of the check as one clause."""
+        """Return the name and the finding of the check as a clause."""
         return f"check {self.check.name!r} failed: {self.found}"
 
     def log_samples(self) -> None:
@@ -102,7 +99,7 @@ class FailedCheck:
 
     @property
     def note(self) -> CheckNote:
-        """Return the failed check in the form that records and receipts keep."""
+        """Return the failed check in the form stored in records and receipts."""
         severity = "" if self.check.severity == ERROR else self.check.severity
         return CheckNote(False, self.found, self.digest, severity)
 
@@ -135,14 +132,14 @@ class Check(ABC):
     @classmethod
     @abstractmethod
     def find(cls, checks: Sequence[Any], commit: CheckedCommit) -> Iterable[FailedCheck]:
-        """Run all checks of this kind, and return the failed checks.
+        """Run all checks of this kind, and return the failed ones.
 
         :raises ConfigError: a check cannot be run.
         """
 
 
 def find_all(checks: Sequence[Check], commit: CheckedCommit) -> Iterator[FailedCheck]:
-    """Run checks of any kind, and return the failed checks.
+    """Run checks of all kinds, and return the failed ones.
 
     :raises ConfigError: a check cannot be run.
     """
@@ -221,7 +218,7 @@ class OutputRows:
     """The rows of an output of all instances of a task, as Arrow batches with one schema.
 
     :param parts: for each part, its schema and a function that reads the given columns of its rows.
-    :ivar schema: the common schema, or None if there are no rows, since the schema is then unknown.
+    :ivar schema: the common schema, or None if there are no rows, which leaves the schema unknown.
     :raises NoTable: the parts have no common schema.
     """
 
@@ -241,10 +238,7 @@ class OutputRows:
                     raise NoTable(f"{problem}: no type holds the values of both")
 
     def columns(self, mentioned: Iterable[str]) -> list[str]:
-        """Return the columns with these names, or the first column if no name matches.
-
-        Like SQL, ignore the case of names.
-        """
+        """Return the columns with these names, ignoring case like SQL. If no name matches, return the first column."""
         assert self.schema is not None
         wanted = {name.lower() for name in mentioned}
         known: list[str] = self.schema.names
@@ -265,7 +259,7 @@ class OutputRows:
 
 
 def _rounds(own: pa.DataType, common: pa.DataType) -> bool:
-    """Return whether the common type can change decimals of a part, or is a type that DuckDB lacks."""
+    """Return whether the common type could change a part's decimals, or is a type that DuckDB does not have."""
     if pa.types.is_decimal(own) or pa.types.is_decimal256(common):
         return not pa.types.is_decimal128(common)
     if not pa.types.is_nested(own) or not pa.types.is_nested(common):
@@ -333,7 +327,7 @@ def _staged(
 Forms = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 SAMPLES = 3
 _SAMPLE = 200
-"""Maximum number of characters of a row or a value in a message."""
+"""The maximum length of a row or a value in a message, in characters."""
 _FOUND = 300
 _COUNTS = ("count(", "count_star(", "approx_count_distinct(", "sum(", "avg(", "mean(")
 """Aggregates that return a count or a sum. Any other aggregate, such as max, may return the value of a row."""
@@ -347,10 +341,7 @@ _SETTINGS = {
     "enable_external_access": "false",
     "lock_configuration": "true",
 }
-"""The settings of DuckDB, in the order in which they must be set.
-
-Each of the last two forbids changes of earlier settings.
-"""
+"""The DuckDB settings, in the order in which they must be set. Each of the last two locks the earlier settings."""
 _NUMBER = """
 CREATE MACRO tx_number(x) AS CASE
 WHEN typeof(x) IN ('DOUBLE', 'FLOAT') AND CAST(x AS VARCHAR) IN ('nan', '-nan') THEN NULL ELSE x END
@@ -377,7 +368,7 @@ class SqlCheck(Check):
     """An SQL condition over the rows of an output.
 
     :param sql: the condition.
-    :param of_all: whether the condition is a condition on aggregates over all rows. Otherwise it applies to each row.
+    :param of_all: whether the condition uses aggregates over all rows, and does not apply to each row.
     """
 
     sql: str = ""
@@ -445,10 +436,7 @@ class SqlCheck(Check):
         return shortened_reason(text, _FOUND)
 
     def values_of_rows(self, values: Sequence[Any]) -> tuple[str, ...]:
-        """Return the texts of aggregates that may show a value of a row, such as `max(name)`.
-
-        The finding omits them.
-        """
+        """Return the texts of aggregates that may reveal a row's value, such as `max(name)`. The finding omits them."""
         return tuple(text for text, is_count in self._aggregates(values) if not is_count)
 
     def _aggregates(self, values: Sequence[Any]) -> Iterator[tuple[str, bool]]:
@@ -472,7 +460,7 @@ class SqlPass:
         self._cursor = duckdb_engine().cursor()
 
     def find(self, checks: Sequence[SqlCheck]) -> Iterator[FailedCheck]:
-        """Run the checks in one pass over the rows. A failed check needs a second pass for its samples and its digest.
+        """Run the checks in one pass over the rows. A failed check needs a second pass for samples and digest.
 
         :raises ConfigError: DuckDB cannot compute a condition.
         """
@@ -527,7 +515,7 @@ class SqlPass:
     def _digest_for(self, each: SqlCheck) -> str:
         """Return the digest of the rule, the columns and the rows. The order of rows does not change it.
 
-        Return "" for a warning.
+        A warning has the digest "".
         """
         return "" if each.severity == WARN else digest([each.sql, each.of_all, *self._content])
 
@@ -582,7 +570,7 @@ class SqlPass:
 
 
 def without_nan(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace NaN by NULL at every depth. In SQL, NaN is greater than every number, so it would exceed every limit."""
+    """Replace NaN with NULL at every depth. In SQL, NaN would exceed every limit."""
     columns = map(_without_nan, batch.columns)
     return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
 
@@ -604,7 +592,7 @@ def _number_or_none(value: Any) -> Any:
 
 
 def check_fields(fields: Iterable[pa.Field]) -> None:
-    """Refuse field names that SQL treats as equal, at every depth. SQL would read only the first of two equal names.
+    """Refuse field names that SQL treats as equal, at every depth. SQL would read only the first of them.
 
     :raises ValueError: two names are equal in SQL.
     """
@@ -617,7 +605,7 @@ def check_fields(fields: Iterable[pa.Field]) -> None:
 
 @lru_cache(maxsize=1000)
 def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) -> str:
-    """Return the SQL type of a condition on rows with a schema.
+    """Return the SQL type of a condition on rows of this schema. The result is cached for lanes.
 
     The result is cached, since a lane checks it repeatedly.
     """
@@ -629,7 +617,7 @@ def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) 
 
 
 def _relation(schema: pa.Schema | None, columns: Iterable[str]) -> str:
-    """Return the FROM clause. Without rows, the schema is unknown, and the clause defines each column as NULL."""
+    """Return the FROM clause. Without rows, the schema is unknown, so the clause defines each column as NULL."""
     if schema is not None:
         return _RELATION
     names = sorted(columns) or ["tx_none"]
@@ -788,7 +776,7 @@ def _one(cursor: Any, query: str, argument: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of a DuckDB error as a sentence."""
+    """Return the first line of a DuckDB error, as a sentence."""
     return f"It cannot be computed: {first_line(error).rstrip('!.')}."
 
 

@@ -126,7 +126,7 @@ class Completion(Enum):
 class Commit(CommitCase):
     """The commit of one attempt as a sequence of steps, which the caller may repeat.
 
-    The output is read before the turn. It is kept until the ledger reports that the output is out of date.
+    The output is read before the turn, and kept until the ledger reports that it is out of date.
 
     :param checks: the checks that the outputs must pass.
     :ivar epoch: the epoch of the grant or, before the grant, of the acked output. It is None if it is unknown.
@@ -150,7 +150,7 @@ class Commit(CommitCase):
     left: dict[str, Any] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
-        """Drop the output that was read, since the transaction has changed."""
+        """Drop the output that was read, because the transaction has changed."""
         self.processed = None
         self.acquire_request = None
         self.epoch = None
@@ -186,7 +186,7 @@ class Commit(CommitCase):
     def complete(self) -> Completion:
         """Read the acks of all task instances in Airflow, and note in the ledger that the batch is complete.
 
-        :raises IncompleteBatch: an instance has not acked in this attempt. It failed, or a person marked it as success.
+        :raises IncompleteBatch: an instance has not acked in this attempt. It failed, or a user marked it as success.
         :raises InputSkipped: a required task was skipped.
         :raises Refused: the attempt can never be complete.
         """
@@ -205,7 +205,7 @@ class Commit(CommitCase):
             return Completion.NOT_YET
         if isinstance(answer, AlreadyCommitted):
             # An earlier try may have died after it marked the commit and before it handed over the
-            # turn. It is safe to hand over the turn twice.
+            # turn. Handing over the turn twice is safe.
             self._hand_over(Committed.first(self.ledger.topology(), self.begun.txid))
             self.left = self._committed_before()
             return Completion.OVER
@@ -276,8 +276,8 @@ class Commit(CommitCase):
             self.begun.attempt,
             processed.epoch,
             self.begun.rows_digest,
-            # Use the digest of the whole output. Differences of equal outputs can have unequal
-            # digits.
+            # Use the digest of the whole output, since differences of equal outputs may have
+            # different digests.
             output_digests(self.updates, self.rows_read),
             tuple(self.states),
             by_phase=self.spec.phase is not None,
@@ -297,11 +297,11 @@ class Commit(CommitCase):
         return self.acquire_request
 
     def read(self, processed: Processed) -> Sequence[RowsToWrite]:
-        """Read the acked output of every update."""
+        """Read the acked output for every update."""
         return [whole(update, self.rows_of(update, processed)) for update in self.updates]
 
     def rows_of(self, update: Update, processed: Processed) -> RowsToWrite:
-        """Read the acked output of one update."""
+        """Read the acked output for one update."""
         attempt = self.begun.attempt
         if update.input is None:
             return rows_rejected(update, processed.acks, self.area, attempt)
@@ -351,7 +351,7 @@ class Commit(CommitCase):
         return results
 
     def _accepted_checks(self) -> dict[tuple[str, str], CheckNote]:
-        """Return, by name and digest, the accepted checks of this transaction and of the one that it restates."""
+        """Return the accepted checks of this transaction and of the one that it restates, by name and digest."""
         record = self.ledger.status(self.begun.txid)
         replaced = self.begun.replaces
         history = None if replaced is None else self.ledger.outcome(replaced.txid)
@@ -376,8 +376,8 @@ class Commit(CommitCase):
     def try_to_commit(self) -> bool:
         """Take the turn, write, and mark the commit. Return False if the ledger does not grant the turn now.
 
-        :raises SkippedTransaction: this call has skipped the transaction, as a person requested.
-        :raises Refused, StateError: the transaction cannot be committed now.
+        :raises SkippedTransaction: this call has skipped the transaction, as requested by a user. :raises Refused,
+        StateError: the transaction cannot be committed now.
         """
         answer = self.ledger.run(self.acquire_step())
         self.take(answer)
@@ -404,7 +404,7 @@ class Commit(CommitCase):
         return self.ledger.acquire.bind(request)
 
     def take(self, answer: AcquireAnswer | None) -> None:
-        """Store the grant of the answer. Ignore any other answer."""
+        """Store the grant if the ledger has granted the turn. Ignore any other response."""
         if isinstance(answer, Granted):
             self.granted = answer
             self.epoch = answer.grant.token.epoch
@@ -432,7 +432,7 @@ class Commit(CommitCase):
         self.left = left
 
     def show(self, grant: Grant) -> AbstractContextManager[None]:
-        """Store in the ledger which run and try hold the turn. The `with` block removes this entry at its end."""
+        """Record in the ledger which run and try hold the turn, until the end of the `with` block."""
         shown = {
             "token": grant.token.to_json(),
             "run_id": self.run_id,
@@ -466,7 +466,8 @@ class Commit(CommitCase):
             self.log.info("One transaction of the database writes %s", names)
         self._before_writes(moment)
         written = write_moment(moment, grant, staged)
-        # Note a changed output only after the fences are raised, since raising a fence checks it.
+        # Record a changed output only after the fences are raised, since raising a fence checks for
+        # it.
         self._take_other_output(inside)
         for each in sorted(others, key=attrgetter("for_good")):
             self._before_writes([each])
@@ -505,7 +506,7 @@ class Commit(CommitCase):
             failpoint("commit.before_write", state=each.state.name, **self.where)
 
     def _cannot_be_undone(self, update: Update) -> bool:
-        """Return whether the update removes rows that cannot be restored. Such an update is written last."""
+        """Return whether the update removes rows that cannot be restored, and must therefore be written last."""
         return self.begun.replaces is not None and update.state.takes_back_by_txid
 
     def mark_step(self, grant: Grant, written: Mapping[str, Written]) -> BoundStep[Committed]:
@@ -539,13 +540,13 @@ class Commit(CommitCase):
         note_committed(self.spec, self.begun, log=self.log)
 
     def clean_up(self) -> None:
-        """Delete the data that no task needs after the commit."""
+        """Delete data that no task needs after the commit."""
         handoff.clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
         send_open_of(self.ledger)
 
     def _committed_before(self) -> dict[str, Any]:
         """Finish a commit that an earlier try has marked. Return references to its new values, by name."""
-        # The earlier try may have been killed before it pushed its new values.
+        # The earlier try may have been killed before it pushed the new values.
         own = self.begun.attempt
         topology = self.spec.topology
         wanted = {update.new_values for update in self.updates} - {None}
@@ -581,7 +582,7 @@ class Commit(CommitCase):
 
 
 def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, Written]:
-    """Set `left` in the written counts of the states that the restatement has left unchanged."""
+    """Set `left` in the written counts of the states that the restatement leaves unchanged."""
     return {
         name: structs.replace(each, left=True) if name in left else each
         for name, each in written.items()
@@ -608,7 +609,7 @@ class PhaseCommit(Commit):
         return self.spec.phase
 
     def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
-        """Return the error that names the task to clear."""
+        """Return an error that names the task to clear."""
         own = self.begun.attempt
         return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
 
@@ -626,7 +627,7 @@ class PhaseCommit(Commit):
         ]
 
     def use(self) -> None:
-        """Raise every fence. Write again the updates of committers that do not run again under this grant."""
+        """Raise every fence, and repeat the writes of committers that do not run again under this grant."""
         assert self.granted is not None
         grant = self.granted.grant
         self.tell("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
@@ -661,7 +662,7 @@ class PhaseCommit(Commit):
         return {"final": True} if self.granted is None else self.left
 
     def _heal(self, grant: Grant, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Write again the updates of committers that succeeded under an earlier grant and do not run again."""
+        """Repeat the writes of committers that succeeded under an earlier grant and do not run again."""
         phase = self.phase
         updates = {
             task: tuple(self.ti.task.dag.get_task(task).updates) for task in phase.committers
@@ -707,7 +708,7 @@ class PhaseCommit(Commit):
         :return: the written counts by state, or an empty dict if the transaction is already final.
         :raises Refused, StateError: nothing was written.
         """
-        # This is the first step, since it finds out whether the transaction is skipped or
+        # This step comes first, since it finds out whether the transaction is already skipped or
         # committed.
         completion = self.complete()
         if completion is Completion.OVER:
@@ -770,7 +771,7 @@ class PhaseCommit(Commit):
     # --- its rows: an update may use the output of a task inside the phase ------------------------------------------
 
     def _given(self, update: Update, shared: Mapping[str, Any]) -> RowsToWrite:
-        """Return the difference that the first task has shared. Without a difference, return the output."""
+        """Return the difference that the first task has shared, or the output if there is no difference."""
         name = update.state.name
         if name not in shared:
             assert self.processed is not None
@@ -799,7 +800,7 @@ class PhaseCommit(Commit):
         return rows_to_write(update, [] if value is None else [value], self.area, own)
 
     def _check_inside(self, task: str, name: str, value: Any) -> None:
-        """Refuse the output of an earlier attempt. Only an XCom that the task has pushed names its attempt."""
+        """Refuse output from an earlier attempt. Only an XCom that the task itself has pushed names its attempt."""
         own = self.begun.attempt
         found = compat.pull(self.ti, task, INSIDE_KEY)
         same = isinstance(found, dict) and (found["txid"], found["attempt"]) == (
@@ -841,7 +842,7 @@ class PhaseCommit(Commit):
         self.after(self.mark(self.mark_step(grant, written)))
 
     def _collected(self, shared: Any) -> dict[str, Any]:
-        """Return the written counts of all committers as JSON, by state.
+        """Return how many rows all committers have written, by state, as JSON.
 
         :raises PhaseIncomplete: a committer wrote under another grant.
         """
@@ -890,7 +891,7 @@ class PhaseCommit(Commit):
 
 
 def grant_of(shared: Any, topology: str) -> Grant | None:
-    """Return the grant in the XCom of the first task, or None if the transaction was already final."""
+    """Return the grant that is stored in the first task's XCom, or None if the transaction was already final."""
     if shared.get("final"):
         return None
     token = Token.from_json(shared["token"])

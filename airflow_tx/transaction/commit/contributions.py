@@ -45,7 +45,7 @@ _ROWS_AT_ONCE = 10_000
 LOST = 2.0**-53
 """The relative rounding error of a double."""
 VISIBLE = 1e6
-"""If an old value is more than this factor larger than the new value, removing it leaves a visible error in the sum."""
+"""If an old value is larger than the new value by more than this factor, removing it visibly distorts the sum."""
 
 
 # --- the two sides ----
@@ -77,7 +77,7 @@ class Side:
         checked = CheckedRows(self.columns)
         try:
             while portion := list(islice(rows, _ROWS_AT_ONCE)):
-                # Check each portion separately. A check for duplicate keys over all portions would
+                # Check each portion separately. Checking for duplicate keys across portions would
                 # keep all keys in memory.
                 for columns in checked.portions(portion, self.key_types, size=_ROWS_AT_ONCE):
                     cells = self._cells(columns)
@@ -114,10 +114,7 @@ class Side:
         return found
 
     def key_name(self, key: Cells) -> str:
-        """Return the digest of a key.
-
-        Records keep the digest in place of the key, since a person may have to delete the key.
-        """
+        """Return the digest of a key. Records store it in place of the key, which a user may be obliged to delete."""
         types = [self.key_types[name] for name in self.columns.keys]
         return hashlib.sha256(encode_key(types, key)).hexdigest()[:16]
 
@@ -155,7 +152,7 @@ class _Again(Iterable[Mapping[str, Any]]):
     """Rows that can be read several times.
 
     :param read: a function that reads the rows.
-    :param names: the columns to read. The state may have lost other columns of the rows.
+    :param names: the columns to read. Other columns of the rows may no longer exist in the state.
     """
 
     read: Callable[[], Iterator[Mapping[str, Any]]]
@@ -221,7 +218,7 @@ class DifferenceRows:
         return self._rows(added, old, new), self._rows(replaced, old, new, replacing=True)
 
     def _alone(self, keys: list[Cells], old: Mapping[Cells, Cells]) -> set[Cells]:
-        """Return the keys to which only the earlier transaction has contributed, if the state still has its values."""
+        """Return the keys that only the earlier transaction has contributed to, if the state still has its values."""
         if self._sole is None or not keys:
             return set()
         found = zip(keys, self._sole(keys), strict=True)
@@ -244,10 +241,7 @@ class DifferenceRows:
         return set(filter(replaces, keys))
 
     def _holds(self, values: Cells, old: Cells | None) -> bool:
-        """Return whether the state still has the old values.
-
-        A value that a person has changed must not be overwritten.
-        """
+        """Return whether the state still has the old values. Values that a user has changed must not be overwritten."""
         pairs = zip(self.columns.values.values(), self._at, values, strict=True)
         return all(
             can_invert(each)
@@ -272,8 +266,8 @@ class DifferenceRows:
         for number, (name, at) in enumerate(zip(self.columns.values, self._at, strict=True)):
             values = list(map(itemgetter(number), after))
             if at is None:
-                # The column is newer than the earlier transaction, so the values of the restatement
-                # are written without a difference.
+                # The column is newer than the earlier transaction, so the restated values are
+                # written without a difference.
                 self.equal = False
                 columns.append(values)
             else:
@@ -327,7 +321,7 @@ class DifferenceRows:
 
 
 def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
-    """Return a key as text with the names of its columns, for messages."""
+    """Return a key as text with the names of its columns, for messages to users."""
     return dict(zip(columns.keys, key, strict=True))
 
 
@@ -339,9 +333,9 @@ def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
 
 
 FEW = 10_000
-"""Maximum number of rows that are compared in memory. Rows of both contributions count."""
+"""The maximum number of rows that are compared in memory, counted over both contributions."""
 PORTION = 100_000
-"""Number of rows in one portion of a large comparison. Rows of both contributions count."""
+"""The number of rows in one portion of a large comparison, counted over both contributions."""
 _NAME = "difference"
 _INSTEAD = "instead"
 _Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -349,7 +343,7 @@ _Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class StagingPlace:
-    """The place in the staging area where a large difference is stored, as an output of the committer."""
+    """Where a large difference is staged, as an output of the committer."""
 
     area: StagingArea
     topology: str
@@ -358,13 +352,13 @@ class StagingPlace:
 
     @property
     def remedy(self) -> Remedy:
-        """Return the remedy for a refused restatement."""
+        """Return the remedy if a restatement is refused."""
         return "The earlier transaction still counts. To skip this restatement: " + Command.of(
             "skip", self.topology, self.attempt.txid, "--why", "TEXT"
         )
 
     def new_try(self) -> TryDir:
-        """Return a new folder that only this process writes."""
+        """Return a new folder that only this process writes to."""
         task = TaskTry(self.task_id, -1, f"{_NAME}-{uuid.uuid4().hex}")
         return self.area.try_dir(self.topology, self.attempt, task)
 
@@ -393,9 +387,7 @@ class Difference:
     ) -> None:
         """Refuse the difference if the state lacks a key that is taken back.
 
-        Otherwise the negative old value would be stored.
-
-        Otherwise minus the old value would be stored.
+        Otherwise, the negated old value would be stored.
 
         :param look_up: a function that reads the current values of keys.
         :raises NotTakenBack: a key is missing. The error names the first missing key.
@@ -474,7 +466,7 @@ def difference_of(
 
 
 def _in_portions(old: Side, new: Side, compared: DifferenceRows, count: int) -> Iterator[_Part]:
-    """Divide both contributions by key, and compare them in portions."""
+    """Split both contributions by key, and compare them portion by portion."""
     with tempfile.TemporaryDirectory(prefix="airflow-tx-difference-") as folder:
         before = _SharedOut(Path(folder, "old"), old, count)
         after = _SharedOut(Path(folder, "new"), new, count)
@@ -516,7 +508,7 @@ class _SharedOut:
 def _stage(
     place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stage the two lists of rows as separate outputs, and return their references."""
+    """Stage the two lists of rows as separate outputs, and return references to them."""
     from airflow_tx.spark import joined
 
     where = place.new_try()

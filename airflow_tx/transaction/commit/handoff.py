@@ -62,9 +62,9 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 GRACE = timedelta(days=7)
 """How long the journal keeps the entry of a transaction that can no longer be restated."""
-# Maximum number of seconds to wait for the end of a run that has just yielded.
+# The maximum wait for the end of a run that has just yielded, in seconds.
 _PATIENCE = 4
-# Seconds to wait for another process to finish a skip, for each try. `_PACE` is the number of
+# The wait for another process to finish a skip, in seconds, for each try. `_PACE` is the number of
 # seconds between two readings of the ledger.
 _PAUSES = (5.0, 20.0, 60.0)
 _PACE = 0.2
@@ -83,7 +83,7 @@ def pass_on(
     Errors are only logged.
 
     :param states: all states of the topology, by name.
-    :param ended: the answer of the ledger to the commit or the skip.
+    :param ended: the ledger's response to the commit or the skip.
     """
     while isinstance(ended, Committed) and ended.skip and ledger.turn().current == ended.txid + 1:
         try:
@@ -104,7 +104,7 @@ def pass_on(
 
 
 def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: Any) -> None:
-    """Delete the data that no task needs after the commit of a transaction. Errors are only logged."""
+    """Delete data that no task needs after the commit of a transaction. Errors are only logged."""
 
     def has_live_run(txid: int) -> bool:
         history = ReadOnlyLedger(ledger.store, spec.paths).outcome(txid)
@@ -140,7 +140,7 @@ def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
     :raises SourceError: `committed()` failed. The transaction is committed.
     """
     if begun.replaces is not None:
-        return  # The source was already notified when the restated transaction was committed.
+        return  # The source was already notified when the original transaction was committed.
     if is_shortened(begun.metadata):
         # The run was cleared after the commit, and the receipt keeps only a digest of long
         # metadata.
@@ -168,7 +168,7 @@ def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
 
 
 def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
-    """Delete the days of the journal whose transactions are too old to be restated. Keep days with an entry in use."""
+    """Delete the days of the journal that are too old for restatements, except days with an entry in use."""
     kept = spec.journal_time + GRACE
     journal = JournalArea(spec.staging(), ledger.incarnation())
     if journal.days((ledger.clock.now() - kept).date()):
@@ -179,7 +179,7 @@ def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
 
 
 def due_skip(ledger: Ledger) -> int | None:
-    """Return the txid that has the turn if a person has requested its skip. Otherwise return None."""
+    """Return the txid that has the turn if its skip was requested, or None."""
     turn = ledger.turn()
     return turn.current if turn.record is not None and turn.record.skip is not None else None
 
@@ -187,9 +187,9 @@ def due_skip(ledger: Ledger) -> int | None:
 def undoable(
     ledger: Ledger, states: Mapping[str, FencedState], txid: int
 ) -> dict[str, bool | None]:
-    """Return for each state whether an open transaction can be undone in it.
+    """Return, for each state, whether an open transaction can be undone in it.
 
-    A state without its values counts as undone.
+    A state without values of the transaction counts as undone.
 
     :return: True or False, by state. None if the state cannot undo values, and it is unknown whether it has any.
     """
@@ -248,7 +248,7 @@ def take_skip(
 
 
 def began(states: Mapping[str, FencedState], grant: Grant) -> dict[str, bool]:
-    """Return, for each state that has its first transaction under a grant, whether its table was empty before."""
+    """Return, for each state with its first transaction under a grant, whether its table was empty before."""
     new = {name: state.fence() for name, state in states.items() if name not in grant.last_txids}
     return {
         name: fence.began
@@ -270,7 +270,7 @@ def take_skip_or_wait(
 
     Without the wait, the two processes could outrank each other again and again.
 
-    :param pauses: the longest waits for the other process, in seconds, one for each try.
+    :param pauses: the longest waits for the other process, in seconds, one per try.
     """
     for pause in pauses:
         try:
@@ -300,14 +300,14 @@ def explain_outranked(
 ) -> TxError:
     """Return the error for a refused grant: a later grant has outranked it, or the ledger was restored from a backup.
 
-    The fences are read before the ledger, so an intact ledger has a record of every grant that raised one of them.
+    The fences are read before the ledger, so an intact ledger has recorded every grant that raised one of them.
     """
     fences = {name: state.fence() for name, state in states.items()}
     try:
         is_granted = ledger.holds(grant.token)
     except StoreUnavailable:
         if isinstance(error, FenceOutranked):
-            # The fence will refuse this grant even when the ledger is available again.
+            # The fence will still refuse this grant when the ledger is available again.
             return error
         raise
     if not is_granted:
@@ -330,7 +330,7 @@ def explain_outranked(
 def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[None]:
     """Withdraw a skip request if the `with` block refuses it.
 
-    Otherwise each replay would try the skip again in vain.
+    Otherwise, each replay would try the skip again in vain.
     """
     try:
         yield
@@ -349,7 +349,7 @@ class Messages:
     """The status of an attempt's messages.
 
     :param emitted: the number of message trees in the ackers' store, by try.
-    :param waiting: a description of the missing messages, or "" if no message is missing.
+    :param waiting: a description of the missing acks, or "" if none is missing.
     :param problem: the reason why not all messages can be acked, or "" if they still can.
     """
 
@@ -359,7 +359,7 @@ class Messages:
 
 
 def is_processing(record: TransactionRecord | None, attempt: int) -> TypeGuard[TransactionRecord]:
-    """Return whether an attempt may still wait for messages. After the processing phase, all its messages are acked."""
+    """Return whether an attempt may still wait for messages, all of which are acked after the processing phase."""
     return record is not None and record.attempt == attempt and record.phase is Phase.PROCESSING
 
 
@@ -373,8 +373,7 @@ def messages_of(
 ) -> Messages:
     """Read the status of an attempt's messages from the ackers.
 
-    If the ackers' store lacks the attempt, the store has lost it, or the attempt has just ended. The ledger shows which
-    case is true.
+    An attempt that is missing in the ackers' store was lost, or has just ended. The ledger shows which.
 
     :param ackers: a function that connects to the ackers.
     :param timeout: the longest time from begin until all messages are acked, in seconds.

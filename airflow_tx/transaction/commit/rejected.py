@@ -36,7 +36,7 @@ from airflow_tx.transaction.processing.consumed_rows import PYTHON
 from airflow_tx.transaction.processing.outputs import Acks
 
 _SHOWN = 120
-"""Maximum number of characters of a row in an error."""
+"""The maximum length of a row in an error message, in characters."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _staged(case: CommitCase, ref: Mapping[str, Any]) -> StagedRows:
 
 
 def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
-    """Return the references to one list of malformed rows, and to the rejected rows of each task instance."""
+    """Return references to one list of malformed rows, and to the rejected rows of each task instance."""
     # Prefer the list of a Python task, since it contains the place of each malformed row.
     ordered = sorted(acks.items(), key=lambda each: (PYTHON not in _forms(each[1]), each[0]))
     sets = [ref for _, ack in ordered if (ref := _malformed(ack)) is not None]
@@ -159,10 +159,7 @@ def _check_malformed(case: CommitCase, acks: Acks) -> None:
 
 
 def _forms(ack: Ack) -> set[str]:
-    """Return the forms of the digests that a task has computed from the batch.
-
-    The set is empty if it has not read it.
-    """
+    """Return the forms of the digests that a task has computed from the batch, which it may not have read."""
     return {RowsDigest.from_json(read).form for read in ack.read if not read["outputs"]}
 
 
@@ -172,13 +169,13 @@ def _malformed(ack: Ack) -> Mapping[str, Any] | None:
 
 
 def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
-    """Return the digest of the content of malformed rows. It omits place and reason, which only Python tasks record."""
+    """Return the digest of the content of malformed rows, without place and reason, which only Python tasks record."""
     from xxhash import xxh3_64_intdigest
 
     if ref is None:
         return RowsDigest(0)
     staged = _staged(case, ref)
-    # Spark and Python escape control characters with hexadecimal digits of different case.
+    # Spark and Python differ in the case of the hexadecimal digits in escaped control characters.
     hashes = (xxh3_64_intdigest(row["tx_content"].lower().encode()) for row in staged)
     return RowsDigest(len(staged), sum(hashes) % 2**64, "content")
 

@@ -44,7 +44,7 @@ def write_entry(
 ) -> str:
     """Write the journal entry of a transaction.
 
-    An entry is valid only if a commit record names it. So a retry may write the entry again.
+    An entry is valid only if a commit record names it. A retry may therefore write the entry again.
 
     :param rows: the whole output of each update, which can be read several times.
     :param left: the states that the transaction leaves unchanged, so that it contributes nothing to them.
@@ -78,8 +78,8 @@ def write_entry(
             if update.state.name in left
             else _contribution(case, journal, update, found, day=written[:10])
             for update, found in zip(case.updates, rows, strict=True)
-            # Omit the table of rejected rows if no row was rejected. Then a restatement does not
-            # need that table.
+            # Omit the table of rejected rows if no row was rejected, so that a restatement does not
+            # need it.
             if update.input is not None or rejected_refs(processed.acks)
         },
     )
@@ -301,7 +301,7 @@ def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contrib
 
 
 def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> bool:
-    """Return whether a column is newer than a transaction, because it was dropped and added again.
+    """Return whether a column is newer than a transaction because it was dropped and added again.
 
     :param lives: by value column, the first transaction that has values in it, or None if it is unknown.
     """
@@ -311,7 +311,7 @@ def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> boo
 def still_held(
     state: FencedState, old: Contribution, lives: Mapping[str, int] | None, txid: int
 ) -> Contribution:
-    """Return an earlier contribution without columns that were dropped from the state and added again since then."""
+    """Return an earlier contribution without the columns that were dropped from the state and added again later."""
     assert state.columns is not None
     now = state.columns.values
     values = {
@@ -365,7 +365,7 @@ class Replacing:
     :param held: the digest of the ledger's facts about these states, see `held_at`. If the digest changes, the
         differences are out of date.
     :param sole: the states that were queried for the keys to which only the restated transaction has contributed.
-    :param left: the states that are left unchanged. A person has accepted their loss, and the transaction cannot be
+    :param left: the states that are left unchanged. A user has accepted their loss, and the transaction cannot be
         skipped.
     :param own: by state, the receipt of the restated transaction in the state, if a rebuilt ledger lacks it.
     """
@@ -384,7 +384,7 @@ NOTHING_REPLACED = Replacing()
 def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
     """Compute the differences that a restatement writes, before its committer requests the turn.
 
-    The result has the current names of the states. If a person renames a state later, `acquire` refuses the turn.
+    The result has the current names of the states. If a state is renamed later, `acquire` refuses the turn.
 
     :param rows: the whole output of each update.
     :raises NotTakenBack: the restated contribution cannot be taken back.
@@ -407,7 +407,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
         columns=topology.columns,
     )
     if problem is not None:
-        # The DAG has changed since this transaction began.
+        # The DAG has changed since this transaction started.
         raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)
     own = case.begun.attempt
     place = StagingPlace(case.area, case.spec.topology, own, case.task_id)
@@ -482,7 +482,7 @@ def _of_states_that_are_there(
 def _own_receipts(
     case: CommitCase, topology: TopologyRecord, states: Iterable[str], txid: int
 ) -> dict[str, Receipt]:
-    """Read the receipts of a transaction from its states if a rebuilt ledger lacks them."""
+    """Read the receipts of a transaction from its states if a rebuilt ledger does not have them."""
     found = dict[str, Receipt]()
     for name in states if txid <= topology.rebuilt else ():
         for each in case.states[name].receipts() or ():
@@ -494,7 +494,7 @@ def _own_receipts(
 
 
 def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
-    """Return whether a state stores which transactions wrote each key, and has values that cannot be inverted."""
+    """Return whether a state records which transactions wrote each key, and has values that cannot be inverted."""
     if not isinstance(state, SoleWriterState) or state.kind is not StateKind.OPAQUE:
         return False
     return not all(map(can_invert, state.columns.values.values()))
@@ -503,7 +503,7 @@ def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
 def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
     """Return the transaction of an entry, and all transactions that it replaces.
 
-    A replaced transaction may still be the writer of a key, since a restatement with equal output writes no rows.
+    A replaced transaction may still be the last writer of a key, since a restatement with equal output writes no rows.
     """
     found = {entry.txid}
     while entry.replaces is not None:

@@ -50,7 +50,7 @@ from airflow_tx.transaction.commit.write import (
 
 @dataclass(frozen=True)
 class ContributedRows(Iterable[Mapping[str, Any]]):
-    """The rows of a contribution. Their number is known. Each iteration reads the rows again."""
+    """The rows of a contribution, whose number is known. Each iteration reads the rows again."""
 
     contribution: Contribution
 
@@ -116,7 +116,7 @@ class RollForward:
     :param area: the staging area of the topology.
     :param until: the last transaction to write, or None to write all missing transactions.
     :param changed: numbers of the repairs whose accepted change the values have.
-    :param unchanged: numbers of the repairs whose accepted change the values lack, and no person wants any more.
+    :param unchanged: numbers of the repairs whose accepted change the values lack, and which is no longer wanted.
     :param restate: for a table, whether to leave out the transactions whose rows the journal lacks.
     """
 
@@ -168,7 +168,7 @@ class RollForward:
 
         This function writes nothing.
 
-        :raises RollForwardRefused: a journal entry is incomplete or differs, or a person has changed values by hand.
+        :raises RollForwardRefused: a journal entry is incomplete or differs, or values were changed manually.
         """
         last = self._end(history, look)
         lost = history.life.forgotten(max(look.first, history.life.first), last)
@@ -183,10 +183,7 @@ class RollForward:
         ]
 
     def _end(self, history: StateHistory, look: StateLook) -> int:
-        """Return the last transaction to write.
-
-        The roll forward stops before a change by hand, since no journal has it.
-        """
+        """Return the last transaction to write. The roll forward stops before a manual change, which no journal has."""
         last = history.last if self._until is None else min(self._until, history.last)
         pending = [each for each in look.pending.missing if each.number not in self._settled]
         for each in pending:
@@ -200,10 +197,7 @@ class RollForward:
         return last
 
     def left(self, history: StateHistory, look: StateLook) -> list[str]:
-        """Return the accepted changes that the state lacks after the roll forward.
-
-        You must make these changes again.
-        """
+        """Return the accepted changes that the state lacks after the roll forward, which must be made again."""
         last = history.last if self._until is None else min(self._until, history.last)
         pending = (each for each in look.pending.missing if each.number not in self._settled)
         return [
@@ -240,7 +234,7 @@ class RollForward:
         got = list[Written]()
         ways: list[ReplacedThen] = ["changed"]
         if receipt.replaces is not None and is_asked(history.state):
-            ways.append("all")  # Only the receipt shows if an equal maximum was written
+            ways.append("all")  # only the receipt shows an unchanged maximum
         try:
             for done in ways:
                 found = self._read(history, receipt, done)
@@ -257,7 +251,7 @@ class RollForward:
         raise history.refused(problem)
 
     def _tallied(self, history: StateHistory, found: MissingTransaction) -> Written:
-        """Return the written counts of a transaction, to compare them with its receipt."""
+        """Return the written counts of a transaction, for comparison with its receipt."""
         both = (found.rows, found.instead)
         tallies = [RowTally(rows, history.state.added_up) for rows in both]
         one, other = (each.written(sum(1 for _ in each)) for each in tallies)
@@ -302,10 +296,7 @@ class RollForward:
     def _contribution(
         self, history: StateHistory, receipt: Receipt, entry: Entry
     ) -> Contribution | None:
-        """Return the contribution of an entry to the state.
-
-        Return None if the entry has no contribution to the state.
-        """
+        """Return the contribution of an entry to the state, or None if there is none."""
         state = history.state
         renamed = renamed_since(self._ledger.repairs, entry.contributions, entry.txid)
         own = contributions(entry, renamed).get(state.name)
@@ -392,7 +383,7 @@ class RollForward:
         missing: Sequence[MissingTransaction],
         rolling: Rolling,
     ) -> RolledState:
-        """Write the missing transactions in order. Note in the fence which accepted changes the values have.
+        """Write the missing transactions in order. Record in the fence which accepted changes the values have.
 
         :raises FenceOutranked: another run of the command has taken over.
         :raises StateError, StateUnavailable: the state refuses a write, or cannot be reached. You can repeat the
@@ -432,7 +423,7 @@ class RollForward:
         return RolledState.of(last, look.found, whole=whole, change=change, heals=look.heals)
 
     def change(self, history: StateHistory, look: StateLook) -> int:
-        """Return the number of the newest accepted change up to which the values have all accepted changes."""
+        """Return the number of the newest accepted change for which the values have it and all earlier changes."""
         lacks = {each.number for each in look.pending.missing} - self._settled
         has = [
             each.number
@@ -442,7 +433,7 @@ class RollForward:
         return max(has, default=0)
 
     def _write_receipts(self, history: StateHistory, look: StateLook, token: Token) -> None:
-        """Write only the receipts of transactions whose rows the state already has.
+        """Write only the receipts of transactions whose rows the state already has, with this command's token.
 
         Use the token that this command raised.
         """
@@ -455,7 +446,7 @@ class RollForward:
             failpoint("roll_forward.wrote_receipt", txid=txid, state=history.state.name)
 
     def _take_over(self, history: StateHistory, look: StateLook) -> None:
-        """Give the fence its current name, if the state was renamed after the backup."""
+        """Store the current name of the state in the fence if the state was renamed after the backup."""
         if look.named:
             history.state.take_over(look.named)
             failpoint("roll_forward.took_over", state=history.state.name)
@@ -491,7 +482,7 @@ class RollForward:
     def _batch(
         self, receipt: Receipt, metadata: Any, outputs: Mapping[str, str] | None = None
     ) -> FenceBatch:
-        """Return the batch that a grant stores with the fence. A lost ledger can be rebuilt from it."""
+        """Return the batch that a grant stores with the fence, so that a lost ledger can be rebuilt from it."""
         after = receipt.after
         if is_shortened(after) and receipt.txid == self._ledger.current - 1:
             after = self._ledger.position
@@ -505,7 +496,7 @@ class RollForward:
         )
 
     def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
-        """Write one transaction in one store transaction, or in portions if the transaction is large."""
+        """Write one transaction in a single store transaction, or in portions if it is large."""
         if missing.is_skip:
             state.raise_fence(grant)
             state.pass_over(grant)

@@ -1,4 +1,4 @@
-"""Yield run slots. A waiting run gives its run slot to the run that has the turn. It is started again later.
+"""Yield run slots. A waiting run gives its slot to the run that has the turn, and is started again later.
 
 Source: protocol.md §6.
 """
@@ -28,7 +28,7 @@ QUEUED = "queued"
 
 
 class Yielded(AirflowFailException):
-    """The error that ends a run without a retry when the run yields. Nothing has failed."""
+    """The error with which a run yields. It ends the run without a retry, although nothing has failed."""
 
 
 def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
@@ -109,8 +109,7 @@ def has_yielded(ledger: Ledger, run_id: str) -> bool:
     entry = reading.topology.yielded.get(run_id)
     if entry is None:
         return False
-    # After a person has started the run again, the entry of the run remains in the ledger for a
-    # while.
+    # After a user has started the run again, its entry remains in the ledger for a while.
     if entry.txid is None:
         return all(record.run_id != run_id for record in reading.opened.values())
     record = reading.opened.get(entry.txid)
@@ -149,7 +148,7 @@ class UnlessYielded:
 
 
 class Runs(Protocol):
-    """The runs of a DAG, as a task or a command sees them."""
+    """The runs of a DAG, as seen by a task or a command."""
 
     def state(self, run_id: str) -> str | None:
         """Return the state of a run, or None if the run does not exist."""
@@ -202,7 +201,7 @@ class TaskRuns:
 
 
 class Comeback(Enum):
-    """What happens next to a run that yielded."""
+    """What to do next with a run that yielded."""
 
     WAIT = "it has not ended yet, or already runs again, or another run still needs its run slot"
     START = "it is started again"
@@ -232,7 +231,7 @@ def start_yielded(
 
     :param waiting: the run ids of the runs that have yielded.
     :param patience: the longest time to wait for the end of a run that has just yielded, in seconds. There may be no
-        later commit that starts this run.
+        later commit to start this run.
     :return: for each started run, its txid, its run id, and the txid for which it yielded.
     """
     turn = ledger.turn()
@@ -246,7 +245,7 @@ def start_yielded(
         is_over = entry.txid is not None and ledger.status(entry.txid) is None
         found = comeback(_state_at_end(runs, run_id, patience), is_over=is_over, is_free=True)
         if found is Comeback.WAIT:
-            continue  # The next commit tries to start the run.
+            continue  # The next commit will try to start the run.
         if found is Comeback.START:
             runs.restart(run_id)
         ledger.came_back(run_id)

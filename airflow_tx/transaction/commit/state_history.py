@@ -1,7 +1,4 @@
-"""The transactions of one state.
-
-This module compares receipts, fence and values, to find the transactions in the state.
-"""
+"""The transactions of one state, found by comparing receipts, fence and values."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from airflow_tx.state import Fence, StoredState
 
 @dataclass(frozen=True)
 class StateLook:
-    """The transactions that a state has, and the transactions to write again.
+    """The transactions that a state has, and those to write again.
 
     :param found: the txid in the fence, or 0 if the state has no fence.
     :param first: the first transaction to write again. If it is later than the last transaction, no transaction is
@@ -115,7 +112,7 @@ class StateHistory:
         return max((each for each in self.written if each < txid), default=None)
 
     def without_receipt(self, look: StateLook) -> list[int]:
-        """Return the transactions whose values the state has, but whose receipts were lost with a newer fence."""
+        """Return the transactions whose values the state still has, but whose receipts were lost with a newer fence."""
         own = {txid: each.nonce for txid, each in self._own.items()}
         return [
             txid
@@ -204,7 +201,7 @@ class StateHistory:
         return self._compared(look, fence, undone=0 if whole else found)
 
     def _look_at_open(self, fence: Fence) -> StateLook:
-        """Read which transactions a state has whose fence was raised by the open transaction."""
+        """Find out which transactions a state has if the open transaction raised its fence."""
         found = fence.token.txid
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(found)
@@ -221,7 +218,7 @@ class StateHistory:
         return self._compared(look, fence, undone=found)
 
     def _check_by_hand(self, fence: Fence) -> None:
-        """Refuse a fence whose txid a person has raised, since no ledger has such a transaction."""
+        """Refuse a fence with a manually raised txid, since no ledger has such a transaction."""
         births = {each.birth: txid for txid, each in self.receipts.items()}
         opened = () if self.ledger.decisive is None else self.ledger.decisive.opened.items()
         births |= {record.birth: txid for txid, record in opened}
@@ -289,10 +286,7 @@ class StateHistory:
         return self._looked_at(look, rows)
 
     def _has_moved(self, look: StateLook) -> bool:
-        """Return whether a commit has begun since the fence was read.
-
-        Then fence and values may not be from the same moment.
-        """
+        """Return whether a commit has started since the fence was read, so that fence and values may differ in time."""
         _, fence = self._fence()
         return fence is None or fence.token != look.over
 
@@ -310,8 +304,8 @@ class StateHistory:
         :param rows: the number of rows by txid, attempt and epoch.
         :param undone: the transaction whose rows are undone, or 0 if there is none.
         :param changes: the accepted changes that the values have. Keys from before such a change may be missing.
-        :param as_of: the generation of the fence, or 0 if it is unknown. Only losses that were accepted earlier are
-            considered.
+        :param as_of: the generation of the fence, or 0 if it is unknown. Only losses that were accepted before that
+            generation are considered.
         """
         kept = self.life.kept
         wrote = [

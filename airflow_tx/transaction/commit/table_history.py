@@ -1,8 +1,8 @@
 """Find and write the rows that a table lacks after a restore from a backup. Source: protocol.md §5.
 
-Each row of a table has its txid, so rows and receipts are compared for each transaction. A transaction can be written
-again regardless of the rows that the table has. One store transaction removes the rows of the transaction, and the rows
-of the transaction that it restates. It then writes the rows, the receipt and the fence.
+Each row of a table has its txid, so rows and receipts can be compared by transaction. A transaction can be written
+again regardless of the rows that the table already has. One store transaction removes the rows of the transaction, and
+the rows of the transaction that it restates. It then writes the rows, the receipt and the fence.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TableHistory(StateHistory):
         return self.state.rows_by_txid() or {}
 
     def _taken_out(self, look: StateLook) -> Collection[int]:
-        """Return the transaction that the open restatement replaces, whose rows may be removed already."""
+        """Return the transaction that the open restatement replaces, whose rows may already be removed."""
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(look.found)
         replaces = None if opened is None else opened.replaces
@@ -110,7 +110,7 @@ class TableHistory(StateHistory):
         return first, Pending(tuple(open_[-number:]))
 
     def _expected(self, end: int, fence: Fence | None) -> dict[int, int]:
-        """Return the expected number of rows of each transaction, as all transactions before `end` have left them."""
+        """Return the expected number of rows of each transaction after all transactions before `end`."""
         as_of = None if fence is None else fence.token.generation
         rolling = self.ledger.topology.rolling
         runs = [] if rolling is None else rolling.nonces
@@ -160,7 +160,7 @@ class TableRollForward(RollForward):
         self._restate = False  # The ledger has the transactions that are left out.
         if not history.state.restored_by:
             return super().take(history, look, rolling)
-        # A table of a lake never has rows of the open transaction, so its fence need not be raised
+        # A lake table never has rows of the open transaction, so its fence need not be raised
         # first.
         found = history.look_at_values(look)
         return found, self.proved(history, found)
@@ -175,7 +175,7 @@ class TableRollForward(RollForward):
             return super()._missing(history, txid)
         except RollForwardRefused as refused:
             if isinstance(refused.__cause__, StateError):
-                raise  # The table cannot be reached now.
+                raise  # The table is currently unreachable.
             problem = refused.fields["problem"]
             receipt = history.receipts[txid]
             lacking = MissingTransaction(receipt, self._batch(receipt, self._metadata(receipt)))
@@ -188,10 +188,7 @@ class TableRollForward(RollForward):
             return replace(lacking, lacking=problem)
 
     def _metadata(self, receipt: Receipt) -> Any:
-        """Return the metadata of the batch from the journal, for the fence.
-
-        A receipt may have only a digest of the metadata.
-        """
+        """Return the batch metadata from the journal, for the fence. A receipt may only have a digest of it."""
         with suppress(JournalError):
             return self._journal.read(receipt.journal or "").metadata
         return receipt.metadata

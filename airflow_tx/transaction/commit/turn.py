@@ -1,4 +1,4 @@
-"""Wait for the turn to commit. A committer reads the line of earlier transactions, waits, and commits in its turn."""
+"""Wait for the turn to commit. A committer reads the records of earlier transactions, and waits."""
 
 from __future__ import annotations
 
@@ -23,23 +23,20 @@ from airflow_tx.ledger import (
 from airflow_tx.transaction.commit.committer import Commit, Completion
 
 MESSAGE_PATIENCE = 5.0
-"""The longest time that a committer waits in its worker for messages, in seconds.
-
-Other tasks may need the worker slot.
-"""
+"""The longest wait for messages in the worker, in seconds. Other tasks may need the worker slot."""
 _MESSAGE_POLL = 0.5
 _ROLLING_POLL = 1.0
 _LOOK = 1.0
 BRIEF = 5.0
-"""Seconds that a committer waits in its worker while the line does not move. A deferral would take longer."""
+"""The seconds that a committer waits in its worker while no transaction commits. A deferral would take longer."""
 RESUMED = 2.0
-"""Seconds that Airflow needs, after `[tx] min_deferral`, to start a deferred task again."""
+"""The seconds that Airflow needs, in addition to `[tx] min_deferral`, to resume a deferred task."""
 DEFERRAL = 10.0 + RESUMED
 """The default duration of a deferral, in seconds."""
 WARM_PLACES = 2
-"""The default of `[tx] warm_places`: how many of the first committers in the line wait in their worker."""
+"""The default of `[tx] warm_places`: how many of the next transactions to commit wait in their worker."""
 MOST_IN_WORKERS = 16
-"""Maximum number of transactions in the line whose committers hold a worker slot."""
+"""The maximum number of transactions whose committers hold a worker slot while they wait."""
 MOST_ACKS_READ = 100
 """Maximum number of acks of a transaction that other committers read to check whether all tasks have acked.
 
@@ -70,7 +67,7 @@ class WaitingLine(TurnReading):
     :param ready: the earlier transactions whose tasks have all acked. A transaction with many tasks is ready when its
         committer has noted this.
     :param messages: whether the transaction still waits for the acks of its messages.
-    :param places: the number of first transactions in the line whose committers wait in their worker.
+    :param places: how many transactions, from the next to commit, keep their committer waiting in its worker.
     """
 
     txid: int
@@ -94,10 +91,7 @@ class WaitingLine(TurnReading):
 
     @property
     def skip(self) -> bool:
-        """Return whether a person requested to skip the transaction that has the turn.
-
-        Any later committer may then skip it.
-        """
+        """Return whether the transaction that has the turn is to be skipped. Any later committer may then skip it."""
         first = self.earlier.get(self.current)
         return first is not None and first.skip is not None
 
@@ -118,17 +112,14 @@ class WaitingLine(TurnReading):
 
     @property
     def is_near(self) -> bool:
-        """Return whether the transaction is among the first `places` of the line.
-
-        Then all earlier records were read.
-        """
+        """Return whether the transaction is among the next `places` to commit, so all earlier records were read."""
         return self.txid - self.current <= self.places
 
     @property
     def waited_for(self) -> list[list[object]]:
         """Return the earlier transactions as plain JSON.
 
-        A committer waits in its worker only once for the same transactions.
+        A committer waits only once for the same ones in its worker.
         """
         if self.move is not Move.WAIT:
             return []
@@ -140,7 +131,7 @@ class WaitingLine(TurnReading):
     def wake_event(
         self, *, op: str | None, waited: Sequence[Sequence[object]]
     ) -> dict[str, Any] | None:
-        """Return the event that wakes a deferred committer. Return None to let it sleep.
+        """Return the event that wakes a deferred committer, or None to let it sleep.
 
         :param op: the value of `op` when the committer deferred.
         :param waited: the value of `waited_for` when the committer deferred.
@@ -177,7 +168,7 @@ def read_line(
 
     :param txid: the waiting transaction.
     :param mapped: ids of the mapped tasks, whose number of instances is unknown here.
-    :param places: the number of first transactions in the line whose committers wait in their worker.
+    :param places: how many transactions, from the next to commit, keep their committer waiting in its worker.
     :param works_again: whether a task of the transaction works again. Then the record of the transaction is always
         read.
     """
@@ -194,7 +185,7 @@ def read_line(
 
 
 def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collection[str]) -> bool:
-    """Return whether all tasks of a transaction have acked, so that only its commit is missing."""
+    """Return whether all tasks of a transaction have acked, so that it only needs its commit."""
     if record.phase in _ON_THEIR_WAY:
         return True
 
@@ -211,7 +202,7 @@ def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collect
 
 @dataclass(frozen=True)
 class LinePace:
-    """The time that a committer has waited in its worker, and the pace of the line.
+    """How long a committer has waited in its worker, and how fast earlier transactions commit.
 
     All times are from the caller's clock.
 
@@ -249,7 +240,7 @@ class LinePace:
         return replace(begun, current=current, moved=now)
 
     def left(self, txid: int, now: float) -> float:
-        """Estimate the seconds until a transaction has the turn. Return infinity if the line does not move."""
+        """Estimate the seconds until a transaction has the turn, or infinity if no transaction is being committed."""
         passed = self.current - self.first
         if passed <= 0 or now - self.moved >= BRIEF:
             return math.inf
@@ -285,7 +276,7 @@ def next_move(
     :param line: the current reading of the line.
     :param completion: whether all tasks of the transaction have acked.
     :param before: the previous reading of the line.
-    :param tried: a transaction that the committer has tried to skip in vain. The committer now waits for it.
+    :param tried: a transaction that the committer could not skip, and now waits for.
     """
     # The nonce changes if a task works again, if the transaction fails, or if a newer attempt
     # begins.
@@ -318,9 +309,9 @@ def commit_in_turn(
     """Wait in the worker for the turn, and commit the transaction.
 
     :param patience: the longest wait in the worker for earlier transactions, in seconds.
-    :param places: the number of first transactions in the line whose committers wait in their worker.
+    :param places: how many transactions, from the next to commit, keep their committer waiting in its worker.
     :param away: the duration of a deferral, in seconds.
-    :return: None if the transaction is committed. If the committer must defer, the last reading of the line.
+    :return: None if the transaction is committed. If the committer must defer, the last `WaitingLine` that was read.
     :raises Refused, StateError, StagingError: the transaction cannot be committed now.
     """
     pace = LinePace(clock(), patience, away)
@@ -328,7 +319,7 @@ def commit_in_turn(
         try:
             return _in_turn(commit, store, pace, places=places, clock=clock)
         except RollingForward as rolling:
-            # No watched znode changes when a roll forward ends, so read the line at intervals.
+            # No watched znode changes when a roll forward ends, so read the records at intervals.
             if clock() >= pace.deadline:
                 commit.log.info("%s", rolling)
                 return _read(commit, ReadOnlyLedger(store, commit.spec.paths), places=places)
@@ -382,7 +373,7 @@ def _in_turn(
 
 
 def _pause(line: WaitingLine, before: WaitingLine | None) -> None:
-    """Wait before the next attempt to take the turn if no earlier transaction has changed since the last attempt."""
+    """Wait in the worker before the next try to take the turn, unless an earlier transaction has changed."""
     if line == before:
         time.sleep(_MESSAGE_POLL)
 
@@ -397,8 +388,7 @@ def _read(
 def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
     look = ReadOnlyLedger(store, commit.spec.paths)
     with look.watch_line(line.watched, line.acks) as watch:
-        # Read the line again. A watch does not report a change that happened before the watch was
-        # set.
+        # Read the records again. A watch does not report changes from before it was set.
         if _read(commit, look, places=line.places, works_again=line.op is not None) == line:
             commit.log.info(
                 "Transaction %s of %s waits: the turn is at %s",
@@ -410,7 +400,7 @@ def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> N
 
 
 def _log_wait(commit: Commit, line: WaitingLine) -> None:
-    """Log the run that a committer waits for, the state of this run, and the remedy."""
+    """Log which run a committer is waiting for, the state of that run, and the remedy."""
     first = line.earlier.get(line.current)
     if first is None:
         return
@@ -439,7 +429,7 @@ def _log_wait(commit: Commit, line: WaitingLine) -> None:
 
 
 def advice(topology: str, txid: int, run_id: str, state: str | None) -> Remedy:
-    """Return the advice for a person about a transaction that waits for another.
+    """Return advice for the user about a transaction that is waiting for another.
 
     :param txid: the earlier transaction that it waits for.
     :param run_id: the run of the earlier transaction.

@@ -21,7 +21,8 @@ class Update(StateUpdate):
     :param state: the state to write.
     :param writers: "worker", "spark", or "auto".
     :param spark_from_rows: with "auto", the number of rows from which Spark writes, or None for the default.
-    :param spark: the connection id or master of the Spark that writes, or None for the Spark of the task of `input`.
+    :param spark: the connection id or master of the Spark that writes, or None for the Spark of the task that emits
+        `input`.
     :param new_values: the name under which the committer outputs the new values, or None if no task reads them.
     :param allow_empty: whether a task that returns nothing counts as zero rows. Otherwise the commit is refused.
     :param together: whether one database transaction writes this update and all other updates with this mark.
@@ -79,9 +80,9 @@ def persistent_aggregate(
     :param keys: for a state without columns, the key columns of the rows; [] keeps one value.
     :param values: for a state without columns, the aggregator of each value column.
     :param kind: the guarantee of your own map or factory; default: its attribute `kind`, otherwise non-transactional.
-    :param writers: with "worker", the process of the commit task writes. With "spark", Spark executors write, each a
-        part of the keys. With "auto", Spark writes if one task has staged a large output, the state supports parallel
-        writers (SQLite does not), and a Spark is configured.
+    :param writers: with "worker", the process of the commit task writes. With "spark", Spark executors write, each for
+        a part of the keys. With "auto", Spark writes if one task has staged a large output, the state supports parallel
+        writers (SQLite does not), and Spark is configured.
     :param spark_from_rows: the number of rows from which an output is large; default: 500,000 rows, or 256 MiB.
     :param spark: a connection of type spark or spark_connect, a master such as "local[4]" or "spark://host:7077", or
         "sc://host:port". Default: the connection of the task that emitted the output.

@@ -1,4 +1,4 @@
-"""Write the rows of an update into its state, by this process or by Spark executors, with bounded memory."""
+"""Write the rows of an update to its state, in this process or in Spark executors, with bounded memory."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
 
     :param output: the XComArg of the output.
     :param pull: a function that reads an XCom by task id, name and map index.
-    :raises StagingError: a value is missing, belongs to an earlier try or another attempt, or was pushed by hand.
+    :raises StagingError: a value is missing, belongs to an earlier try or another attempt, or was pushed manually.
     """
     task = output.operator.task_id
     name = output.key
@@ -134,12 +134,12 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
 
 
 def _given_names(ack: Ack) -> list[str]:
-    """Return the names of a task instance's outputs, without rejected and malformed rows."""
+    """Return the names of a task instance's outputs, except rejected and malformed rows."""
     return [name for each in ack.outputs if not (name := each["name"]).startswith(ASIDE)]
 
 
 def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
-    """Refuse a task that returned nothing. A forgotten `return` would lose rows without an error.
+    """Refuse a task that returned nothing. A forgotten `return` would silently lose rows.
 
     :raises StagingError: the update does not allow this.
     """
@@ -220,13 +220,13 @@ class StagedRows(RowsInParts):
         """Return the schema of the columns to read."""
         with self.where.files.open(self.paths[0][0]) as opened:
             found = read_schema(opened)
-        # Keep the metadata of the fields. For new values, it names a type that Arrow lacks.
+        # Keep the metadata of the fields. For new values, it names a type that Arrow does not have.
         return pa.schema([found.field(name) for name in self.columns])
 
 
 @dataclass(frozen=True)
 class RowsInTurn(RowsInParts):
-    """The rows of several outputs, in the order of the outputs."""
+    """The rows of several outputs, one output after the other."""
 
     outputs: Sequence[RowsToWrite]
 
@@ -329,7 +329,7 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
 
 
 def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrite]:
-    """Divide rows into portions of about `size` rows. A key has one row. Portion n becomes chunk n of the grant.
+    """Divide rows into portions of about `size` rows. Each key has one row. Portion 0 becomes chunk 0 of the grant.
 
     :param rows: the rows; `StagedRows` if the state has a reducer.
     """
@@ -384,8 +384,7 @@ def _portion(path: Path) -> Iterator[dict[str, Any]]:
 # Sizes from which `writers="auto"` uses Spark, if a Spark is available.
 LARGE_ROWS = 500_000
 LARGE_BYTES = 256 * 2**20
-# Maximum number of rows in one write. To find duplicates, a state keeps the keys of these rows in
-# memory.
+# The maximum number of rows in one write. A state keeps their keys in memory to find duplicates.
 ROWS_A_WRITE = 100_000
 ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
@@ -402,7 +401,7 @@ def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> di
 
 
 def output_digest(rows: RowsToWrite, state: FencedState) -> str:
-    """Return a digest of keys and deltas, in any order. A transactional state needs an equal digest in every replay."""
+    """Return a digest of keys and deltas, in any order. In a replay, a transactional state requires the same digest."""
     # A composite is one column or several parts, and a reducer reads whole rows. In both cases, the
     # digest includes all columns.
     columns = state.columns
@@ -460,7 +459,7 @@ def write_update(
 ) -> Written:
     """Write an update after the grant has raised the fence of every state.
 
-    After an error, the commit can be tried again. Rows that were already written are not added twice.
+    After an error, the commit can be retried: rows that were already written are not added twice.
 
     :param dag_file: path of the DAG file. A driver on this machine may import modules from its folder.
     :param output: the staging of new values; None if the update outputs no new values.
@@ -499,7 +498,7 @@ def new_values_of(update: Update, staged: NewValues) -> NewValuesOutput | None:
 def write_instead(
     state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
 ) -> Grant:
-    """Replace the values of keys to which only one transaction has contributed. The fence must be raised.
+    """Replace the values of keys that only one transaction has contributed to. The fence must be raised first.
 
     :return: the grant for the next write. That write must follow, since it completes the update.
     :raises StateError, StateUnavailable: the state refuses, or cannot be reached.
@@ -550,10 +549,7 @@ class UpdateRows:
         return not alone and not _in_portions(self.rows, self.update)
 
     def write(self, grant: Grant, *, raising: bool) -> StateWrite:
-        """Return the write for the store.
-
-        If the write does not raise the fence, it replaces earlier writes of the same grant.
-        """
+        """Return the write for the store. If it does not raise the fence, it replaces the grant's earlier writes."""
         undoing = not raising and self.state.kind is StateKind.OPAQUE
         made = partial(StateWrite, self.state.name, grant, raising=raising, undoing=undoing)
         made = partial(made, require=self.require)
@@ -612,8 +608,8 @@ def write_moment(
 
     :param staged: the staging of new values. Another connection reads the new values after the transaction.
     :param raising: whether the transaction also raises the fences.
-    :return: the written counts by state.
-    :raises StateError, StateUnavailable: the store refuses, or cannot be reached.
+    :return: the written counts by state. :raises StateError, StateUnavailable: the store refuses the write, or cannot
+    be reached.
     """
     if not moment:
         return {}
@@ -648,7 +644,7 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
         return None
     columns = update.state.columns
     if not forced and columns is not None and not columns.keys:
-        # With a single key, this process streams the rows. An executor would hold all of them in
+        # With a single key, this process streams the rows. An executor would hold them all in
         # memory.
         return None
     spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
@@ -719,7 +715,7 @@ def _in_turns(
 
 
 def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Written:
-    """Write each portion in a separate store transaction, so that memory, locks and undo logs stay small."""
+    """Write each portion in a store transaction of its own, so that memory, locks and undo logs stay small."""
     written = NOTHING_WRITTEN
     chunk = -1
     for chunk, tally in enumerate(tallies):
@@ -736,7 +732,7 @@ def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]
 
 # --- spark writers ------------------------------------------------------------------------------------------------
 # Spark executors write an update. This section starts the driver of the job, sends it the job, and
-# reads the answers.
+# reads the responses.
 
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
@@ -744,7 +740,7 @@ _OWN_CONNECTION = "airflow_tx_writers"
 
 
 def spark_label(spark: str) -> str:
-    """Return the name of a Spark for logs and messages. It omits parameters, which may be secret."""
+    """Return the name of a Spark for logs and messages, without parameters that may be secret."""
     return spark.partition(";")[0]
 
 
@@ -839,7 +835,7 @@ def _by_driver(
     conn_id = spark
     if _MASTER.match(spark):
         conn_id = _OWN_CONNECTION
-        # This process runs only this task, so it may change its environment.
+        # This process only runs this task, so it may change its environment.
         os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(
             {"conn_type": "spark", "host": spark}
         )
@@ -849,7 +845,7 @@ def _by_driver(
     os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
     with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
         write_job(f"{folder}/job", job)
-        # The driver must run on this machine, since it is connected by a pipe.
+        # The driver must run on this machine, since it is connected through a pipe.
         hook = SparkSubmitHook(
             conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client"
         )

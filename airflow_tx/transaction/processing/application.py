@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
-    """Return the tables to which the outputs of a task are appended, by name of the output."""
+    """Return the tables that the outputs of a task are appended to, by output name."""
     return {
         name: AppendTo(table.uri, table.partition_by)
         for (task, name), table in spec.tables.items()
@@ -103,7 +103,7 @@ def _staged(
 
 
 def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
-    """Describe the batch of a task for the Spark application of the task.
+    """Describe the batch of a task for its Spark application.
 
     :param inputs: references to the inputs, by name.
     :raises StagingError: an input is incomplete or changed.
@@ -152,7 +152,7 @@ def emitted_refs(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 
 def ack_application(processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
-    """Ack the outputs, readings and code of an application. See `acknowledge`."""
+    """Ack the outputs of an application, what it has read, and its code. See `acknowledge`."""
     if reliable:
         processing.read.extend(manifest.read)
         processing.unproven.extend(manifest.unproven)

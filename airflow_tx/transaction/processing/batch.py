@@ -43,7 +43,7 @@ class CurrentBatch:
 
     @property
     def txid(self) -> int:
-        """Return the number of the transaction. A replay keeps the number."""
+        """Return the txid of the transaction, which a replay keeps."""
         return self._processing.attempt.txid
 
     @property
@@ -155,12 +155,13 @@ class CurrentBatch:
         If a task of the block returns a frame, alone or among multiple outputs, the frame is staged automatically.
 
         :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow. Pass a frame if there may be no rows and a
-            Spark application needs the columns. A missing key of a dict and a NaN of pandas become NULL. Each named
-            level of a pandas index becomes a column. A stream, such as a pyarrow.RecordBatchReader, is never completely
-            in memory.
+            Spark application needs the columns. A missing key of a dict and a pandas NaN become NULL. Each named level
+            of a pandas index becomes a column. A stream, such as a pyarrow.RecordBatchReader, is never completely in
+            memory.
         :param name: the name of the output. Each output of a task needs a different name.
         :return: the reference to the rows. Return it from the task.
-        :raises StagingError: a column type would change a value, or the task has already staged an output so named.
+        :raises StagingError: a column type would change a value, or the task has already staged an output with this
+            name.
         """
         return self._processing.stage(rows, name)
 
@@ -213,7 +214,7 @@ _DECLARE = "Declare the types of the columns, or read the rows with read()."
 
 @contextmanager
 def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
-    """Replace errors of Arrow and other libraries by refusals of the source.
+    """Replace errors from Arrow and other libraries with errors of the source.
 
     :raises RowsRefused: the rows do not fit a record batch. A retry would read the same rows.
     :raises SourceError: the rows cannot be read now. A retry may succeed.
@@ -290,9 +291,7 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
 
 
 def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) -> dict[str, Input]:
-    """Describe the inputs of an application, by name.
-
-    This function checks them, so that the task fails before it starts Spark.
+    """Describe and check the inputs of an application, by name. An error then fails the task before Spark starts.
 
     :param inputs: the reference of each input. For a mapped task, the input is a list with the references of all
         instances.
@@ -318,10 +317,7 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
 
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
-    """Return the names of the acked outputs that a task reads as one input.
-
-    New values have no ack, so for them return ().
-    """
+    """Return the names of the acked outputs that a task reads as one input, or () for new values, which have no ack."""
     from airflow_tx.spark import are_new_values
 
     if any(are_new_values(ref) for ref in refs):

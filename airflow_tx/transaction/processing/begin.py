@@ -1,7 +1,4 @@
-"""Begin transactions.
-
-This module requests a transaction from the ledger, and answers its questions about source and runs.
-"""
+"""Begin transactions: request them from the ledger, and give it the facts that it needs about the source and runs."""
 
 from __future__ import annotations
 
@@ -143,7 +140,7 @@ def comes_soon(
 ) -> bool:
     """Wait in the worker until a run is next in the order. A deferral would take longer.
 
-    :param seconds: the longest time to wait, at most 5 seconds. There is no wait if no run of the next interval is
+    :param seconds: the longest time to wait, at most 5 seconds. Does not wait if no run of the next interval is
         running.
     :return: whether the run is next.
     """
@@ -160,13 +157,13 @@ def comes_soon(
 
 
 def order_in(store: Store, paths: Paths) -> datetime | None:
-    """Return the end of the last data interval that a topology has taken. Return None if it has taken no interval."""
+    """Return the end of the last data interval that a topology has taken, or None if it has taken none."""
     position = ReadOnlyLedger(store, paths).next_position()
     return None if position is None else order_end(position)
 
 
 def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
-    """Return the problem of an interval that has no run, and its remedy."""
+    """Describe an interval that has no run, and return the remedy."""
     return (
         f"No run for the interval that begins at {missing.isoformat()} is queued or running, "
         "and no later interval can begin without it. Clear its run, or create the run with "
@@ -206,7 +203,7 @@ def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reas
 
 
 CheckEntry = Callable[["Entry", TopologyRecord], "Collection[str] | None"]
-"""A function that refuses a journal entry if the states of the DAG cannot take back its contributions.
+"""Refuses a journal entry if the DAG's states cannot take back its contributions.
 
 It returns the states that need values of the entry, or None for all states.
 """
@@ -280,7 +277,7 @@ def committed_batch(spec: TransactionSpec, txid: int) -> dict[str, Any]:
 def allocate(
     spec: TransactionSpec, ledger: Ledger, task_try: str = "", *, first: TaskTry | None = None
 ) -> Begun | NoData | WindowFull:
-    """Allocate the next transaction, for a run that does not exist yet. The answer contains the id of the run.
+    """Allocate the next transaction, for a run that does not exist yet. The response contains the id of the run.
 
     :param task_try: the try of the lane that processes the transaction instead of a run, or "" if there is no lane.
     :param first: the task that the lane starts in the same step.
@@ -319,7 +316,7 @@ def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> di
 
 
 def key_of(spec: TransactionSpec, run: compat.RunInfo) -> str:
-    """Return the run key. If the run was created again, the key of the original run is in its configuration."""
+    """Return the run key. For a run that was created again, it is the key of the original run in its configuration."""
     return _given_key(run) or spec.source.key(run)
 
 
@@ -329,19 +326,13 @@ def _given_key(run: compat.RunInfo) -> str | None:
 
 
 def _of(spec: TransactionSpec, run: compat.RunInfo) -> Source:
-    """Return the source for the batch of this run.
-
-    For a run that was created again, use its key, since it has no dates.
-    """
+    """Return the source for the batch of this run. A run that was created again has no dates, so use its key."""
     key = _given_key(run)
     return spec.named_source.for_run(run) if key is None else spec.named_source.for_key(key)
 
 
 def conf_of(key: str) -> dict[str, Any]:
-    """Return the configuration for a run that is created again.
-
-    It contains the key of the transaction's original run.
-    """
+    """Return the configuration for a run that is created again, with the run key of the original run."""
     return {RUN_CONF: {"key": key}}
 
 
@@ -358,7 +349,7 @@ def _read_entry(
     *,
     check: CheckEntry,
 ) -> RestatedBatch:
-    """Read the batch of the transaction to restate from the journal. Check that the source still has the rows.
+    """Read the batch to restate from the journal, and check that the source still has its rows.
 
     :raises JournalError: the journal entry cannot be used.
     :raises RestateRefused: the source no longer has the rows.
@@ -372,8 +363,8 @@ def _read_entry(
     states = check(entry, structs.replace(topology, renamed=renamed))
     states = renamed.values() if states is None else states
     rows = entry.metadata
-    # For changed rows, the source decides the batch again later. It reports missing rows at that
-    # time.
+    # For changed rows, the source decides the batch again later, and then also reports missing
+    # rows.
     if rows is not None and not changed_rows:
         with asked(source, f"transaction {replaces.txid} with rows {dumps(rows)[:200]}"):
             gone = source.refuses_again(rows)
@@ -435,10 +426,7 @@ class _Decider:
         return decide_again(self.source, attempt, metadata)
 
     def review(self, previous: PreviousBatch) -> None:
-        """Log a warning if rows have changed after their batch was decided.
-
-        The warning names the command that reads them again.
-        """
+        """Log a warning if rows have changed since their batch was decided, with the command that reads them again."""
         with asked(self.source, f"the rows of transaction {previous.txid}"):
             changed = self.source.changed_since(previous.rows)
         if changed is None:
@@ -454,7 +442,7 @@ class _Decider:
         )  # fmt: skip
 
     def note(self, answer: object) -> None:
-        """Notify the source that an attempt has begun. A restatement sends no notification."""
+        """Notify the source that an attempt has started. A restatement sends no notification."""
         if isinstance(answer, Begun) and answer.replaces is None:
             failpoint("begin.before_note", topology=self._spec.topology, txid=answer.txid)
             note_begun(self.source, answer)
@@ -475,10 +463,10 @@ def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> boo
 
 
 def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch | None:
-    """Let the source decide the batch of a transaction. Return None if the source has no rows.
+    """Let the source decide the batch of a transaction, or return None if it has no rows.
 
     :param position: the position after the previous transaction.
-    :raises SourceError: the source failed, or its answer is not plain JSON, or its position does not advance. The text
+    :raises SourceError: the source failed, or it did not return plain JSON, or its position did not advance. The text
         is one line.
     """
     with asked(source, _question(attempt, position)):
@@ -498,10 +486,10 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
 
 
 def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:
-    """Let the source decide the batch again, from the rows that it now has at the place of the earlier batch.
+    """Let the source decide the batch again, from its current rows at the position of the earlier batch.
 
     :param metadata: the metadata of the earlier decision.
-    :raises SourceError: the source failed, or its answer is not plain JSON. The text is one line.
+    :raises SourceError: the source failed, or it did not return plain JSON. The text is one line.
     """
     with asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):
         again = source.decide_again(attempt, metadata)
@@ -515,7 +503,7 @@ def _question(attempt: TransactionAttempt, position: Any) -> str:
 
 @contextmanager
 def asked(source: Source, what: str, remedy: str = _NOT_ALLOCATED) -> Iterator[None]:
-    """Replace an error of the source in the `with` block by a SourceError of one line.
+    """Replace a source error in the `with` block with a SourceError of one line.
 
     :param what: a description of the request to the source, for the error.
     :param remedy: the remedy of the error.

@@ -14,9 +14,7 @@ from airflow_tx.transaction.spec import RunsApplication, TransactionSpec
 
 
 def digest_of_callable(task: Any) -> str:
-    """Return the digest of the function that a task calls.
-
-    Return "" if it has no function, or if the source is not readable.
+    """Return the digest of the function that a task calls, or "" if there is none, or its source is not readable.
 
     :param task: an operator, mapped or not, with its function in `python_callable`.
     """
@@ -29,7 +27,7 @@ def digest_of_callable(task: Any) -> str:
 
 
 def code_of_dag(dag: Any, spec: TransactionSpec) -> dict[str, str]:
-    """Return, by task, the digest of the code of each task that must ack. It equals the digest in the task's ack.
+    """Return the code digest of each task that must ack, by task. It equals the digest in the task's ack.
 
     It is "" if the code cannot be read.
     """

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PYTHON = "python-2"
-"""The form of a digest that is computed from Python values."""
+"""The form of digests that are computed from Python values."""
 # marshal version 2 does not write references to equal objects. References would change the digest
 # of equal values.
 _MARSHAL = 2
 _AS_IS = frozenset((bool, int, float, str, bytes, type(None)))
 _TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytearray)
-# Maximum number of seconds to wait until the threads of an engine leave a stream. An idle engine
-# does not notice its end.
+# The maximum wait for the threads of an engine to leave a stream, in seconds. An idle engine does
+# not notice its end.
 _TO_LEAVE = 5.0
 
 
@@ -36,8 +36,8 @@ class RowsReading:
     """One reading of the rows of a batch or of outputs.
 
     :param outputs: the names of the outputs that are read as one input, or () for the batch.
-    :param form: the form of the digest. Rows of outputs are only counted, since digests of outputs are computed from
-        Arrow batches.
+    :param form: the form of the digest. Rows of outputs are only counted, since their digests are computed from Arrow
+        batches.
     """
 
     def __init__(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> None:
@@ -79,10 +79,7 @@ class RowsReading:
             self.more = True
 
     def _noted(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Note that the source raised an error.
-
-        After an error, a Python generator looks like a generator that has ended.
-        """
+        """Record that the source raised an error. After an error, a Python generator seems to have ended normally."""
         try:
             yield from rows
         except Exception:
@@ -134,8 +131,8 @@ class ArrowReading(RowsReading):
     def close(self) -> None:
         """End the stream, and wait until no thread of an engine reads it.
 
-        The source must not be closed while a thread reads it. When Python exits, such a thread can crash the process,
-        or prevent its end.
+        The source must not be closed while a thread reads it. At Python's exit, such a thread can crash the process or
+        keep it from ending.
         """
         with self._lock:
             self._failed |= not self.ended
@@ -177,15 +174,16 @@ AnyReading: TypeAlias = RowsRead | RowsReading
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a form with the same hash in every process. A Decimal or a date becomes its type and its text.
+    """Convert a value to a form that has the same hash in every process. For example, a Decimal or a date becomes its
+    type and its text.
 
     :raises TypeError: the value has no such form.
     """
     if type(value) in _AS_IS:
         return value
     if isinstance(value, Mapping):
-        # The leading Ellipsis marks the tuple as converted, since no row contains an Ellipsis.
-        # Most values need no conversion, and a call for each value would take most of the time.
+        # The leading Ellipsis marks the tuple as converted, since rows never contain an Ellipsis.
+        # Most values need no conversion, and one call per value would take most of the time.
         pairs = [
             (repr(key), each if type(each) in _AS_IS else _plain(each))
             for key, each in value.items()

@@ -36,10 +36,7 @@ Acks = Mapping[tuple[str, int], Ack]
 
 
 def xcom_fingerprint(value: Any) -> str:
-    """Return the digest of an XCom value.
-
-    A returned value and the value that is pulled from the XCom have the same digest.
-    """
+    """Return the digest of an XCom value, the same for the returned value and the value pulled from the XCom."""
     try:
         return digest(value)
     except (TypeError, ValueError):
@@ -47,7 +44,7 @@ def xcom_fingerprint(value: Any) -> str:
 
 
 def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
-    """Return name and fingerprint of each XCom that a Python task pushes for its return value. The ack contains them.
+    """Return the name and the fingerprint of each XCom that a Python task pushes for its return value, for the ack.
 
     :param multiple: whether each entry of a returned mapping also becomes an XCom of its own.
     """
@@ -92,9 +89,9 @@ _BEYOND = 2**64
 def check_returned(
     value: Any, spec: TransactionSpec, task: TaskTry, attempt: TransactionAttempt
 ) -> None:
-    """Refuse a return value that XCom refuses or would change, or that the committer cannot write.
+    """Refuse a return value that XCom would refuse or change, or that the committer cannot write.
 
-    :raises StagingError: the value cannot be used. The error names the value and its place.
+    :raises StagingError: the value cannot be used. The error names the value and where it is.
     """
     committed = task.task_id in spec.committed
     for path, problem, remedy in _problems(value, (), committed):

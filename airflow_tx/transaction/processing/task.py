@@ -95,7 +95,7 @@ class TaskMessages:
 
     @property
     def trees(self) -> int:
-        """Return the number of message trees that the task and its application have begun."""
+        """Return the number of message trees that the task and its application have started."""
         return self._by_application + (0 if self._emitter is None else self._emitter.trees)
 
     def emit(self, count: int, *, tracked: bool) -> list[str]:
@@ -104,7 +104,8 @@ class TaskMessages:
         :param count: the number of messages.
         :param tracked: whether the commit waits for the messages.
         :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
-        :raises AirflowFailException: the ackers refuse the messages, and would refuse a retry. The run needs a replay.
+        :raises AirflowFailException: the ackers refuse the messages permanently, so a retry does not help. The run
+            needs a replay.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         from airflow_tx.outputs import TaskEmitter, origin_of
@@ -236,7 +237,7 @@ def failure_reason(context: Context) -> str:
 def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
     """Return the reason of a failure for the ledger, and the id of the failed task.
 
-    If only a person can resolve the failure, the reason is the text of the refusal, and the task id is empty.
+    If only a user can resolve the failure, the reason is the text of the refusal, and the task id is empty.
     """
     if refusal is not None and refusal.for_good:
         return compat.masked(problem_of(refusal)), ""
@@ -244,7 +245,7 @@ def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
 
 
 def problem_of(error: BaseException) -> str:
-    """Return the problem of an error without its remedy, since the ledger keeps the remedy separately.
+    """Return the text of an error without its remedy, which the ledger keeps separately.
 
     The text does not contain a refused value of a row. Only the log of the task shows this value, since fewer people
     can read that log.
@@ -259,7 +260,7 @@ def problem_of(error: BaseException) -> str:
 
 
 def refusal_of(context: Context) -> TxError | None:
-    """Return the refusal that failed the task. Return None if another error failed it."""
+    """Return the refusal that failed the task, or None if another error failed it."""
     error = context.get("exception")
     # A refusal that a retry cannot resolve has been raised again as AirflowFailException.
     refusal = error.__context__ if isinstance(error, AirflowFailException) else error
@@ -267,7 +268,7 @@ def refusal_of(context: Context) -> TxError | None:
 
 
 def advice_of(error: BaseException | None) -> Remedy | None:
-    """Return the remedy of a refusal in the form that the ledger keeps. Return None if the error has no remedy."""
+    """Return the remedy of a refusal as the ledger keeps it, or None if there is none."""
     advice = error.advice if isinstance(error, TxError) else None
     return None if advice is None else advice.worded(compat.masked)
 
@@ -282,7 +283,7 @@ _inner: ContextVar[Processing | None] = ContextVar("airflow_tx_processing", defa
 
 
 def ask_rest(readings: Iterable[AnyReading]) -> None:
-    """Read one more row after the reading with the most rows, to find out whether it has read the whole batch.
+    """Read one more row after the reading with the most rows, to find out whether it covers the whole batch.
 
     :raises SourceError: the source cannot return the row.
     """
@@ -348,16 +349,16 @@ class Processing:
         self.looked: list[RowsReading] = []
         """The readings with `reliable=False`. They do not prove which rows the task has consumed."""
         self.unproven: list[str] = []
-        """The reasons why the rows that the application has read are not proven."""
+        """The reasons why it is not proven that the application has read all rows."""
         self.staged: dict[str, Output] = {}
-        """The outputs that the code of the task has staged, by name."""
+        """The outputs that the task's code has staged, by name."""
         self.broken: Exception | None = None
         """The error that ended a reading of the batch.
 
         An engine that reads the batch may wrap this error in another error.
         """
         self.rejected: list[dict[str, str]] = []
-        """The rows that the code of the task has rejected."""
+        """The rows that the task's code has rejected."""
         self._emitters: list[Source] = []
         self.code = ""
         """The digest of the task's code, or "" if it is unknown."""
@@ -368,7 +369,7 @@ class Processing:
 
     @classmethod
     def of(cls, context: Context) -> Processing:
-        """Return the `Processing` of a task's context, and create it on the first call."""
+        """Return the `Processing` of a task's context, which the first call creates."""
         found = context.get(_KEY)
         if isinstance(found, cls):
             return found
@@ -383,10 +384,7 @@ class Processing:
 
     @classmethod
     def current(cls) -> Processing:
-        """Return the object that `as_current` has set.
-
-        If there is none, return the `Processing` of the running Airflow task.
-        """
+        """Return the object that `as_current` has set, or else the `Processing` of the running Airflow task."""
         from airflow.sdk import get_current_context
 
         return _inner.get() or cls.of(get_current_context())
@@ -460,7 +458,7 @@ class Processing:
         return self.anchored and self.spec.rejected is not None
 
     def start(self) -> None:
-        """Note in the ledger that this try has started. A second call does nothing.
+        """Record in the ledger that this try has started. A second call does nothing.
 
         :raises AirflowSkipException, AirflowRescheduleException, AirflowFailException: see `running`.
         """
@@ -479,7 +477,7 @@ class Processing:
     def ack(
         self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None
     ) -> None:
-        """Note in the ledger that this try is done, with its outputs and its readings. A second call does nothing.
+        """Record in the ledger that this try is done, with its outputs and its readings. A second call does nothing.
 
         :param outputs: references to staged output, or the result of `returned` for a return value.
         :param consumed_rows: the number of rows that were read from the batch, or None to count them from the readings.
@@ -517,7 +515,7 @@ class Processing:
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
     def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
-        """Write an output of the task's code, with the digest of its rows. Return the reference to the output.
+        """Write an output of the task's code with the digest of its rows, and return a reference to it.
 
         :raises StagingError: a column type would change a value, or the task has already staged an output with this
             name.
@@ -552,10 +550,7 @@ class Processing:
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
 
     def _malformed(self) -> list[dict[str, str]]:
-        """Describe the malformed rows of the batch.
-
-        If several readings found malformed rows, the reading with the most counts.
-        """
+        """Describe the malformed rows of the batch, as found by the reading with the most malformed rows."""
         own = (each for each in self.read if not isinstance(each, RowsRead))
         # A reading with `reliable=False` has found all malformed rows if it has read the whole
         # batch.
@@ -564,10 +559,7 @@ class Processing:
         return [row_aside("", each.reason, each.where, each.content) for each in found]
 
     def _check_rejected(self, given: Iterable[Mapping[str, Any]], read: Sequence[RowsRead]) -> None:
-        """Refuse more rejected rows than the task has read.
-
-        It has rejected a row twice, or a row that is not from the batch.
-        """
+        """Refuse more rejected rows than the task has read. Some row was rejected twice, or is not from the batch."""
         count = sum(each["rows"] for each in given if each["name"].startswith(REJECTED))
         most = sum(each.found.rows for each in read)
         if count > most and read and not any(each.at_least for each in read):
@@ -586,7 +578,7 @@ class Processing:
         return emitter
 
     def close(self) -> None:
-        """Close the sources of this try after the engines have stopped reading their rows."""
+        """Close the sources of this try after all engines have stopped reading from them."""
         from airflow_tx.transaction.processing.consumed_rows import ArrowReading
 
         for each in (*self.read, *self.looked):
@@ -596,7 +588,7 @@ class Processing:
             emitter.close()
 
     def fail(self, reason: str, refusal: TxError | None = None, *, failed_task: str = "") -> None:
-        """Note in the ledger that this try has failed and is not retried. Notify the source.
+        """Record in the ledger that this try has failed and is not retried, and notify the source.
 
         :param reason: the reason of the failure, in the form that the ledger keeps.
         :param refusal: the refusal that failed the task, or None if another error failed it.
@@ -628,11 +620,11 @@ class Processing:
     def settling(self) -> Iterator[None]:
         """Run a `with` block.
 
-        If it finds that the rows of the batch are not settled, end the task as the source decides.
+        If the rows of the batch are not settled, end the task in the way that the source decides.
 
         :raises AirflowRescheduleException: Airflow starts the task again later.
         :raises FailedBatch: the transaction needs another attempt.
-        :raises TxError: a person must act.
+        :raises TxError: a user must act.
         """
         try:
             yield
@@ -658,7 +650,7 @@ class Processing:
 
     @contextmanager
     def _connected(self) -> Iterator[Ledger]:
-        """Connect to the ledger for a single step. Between two steps, the task may fork or run for hours."""
+        """Connect to the ledger for a single step. Between steps, the task may fork or run for hours."""
         with self.spec.store() as store:
             if self._ledger is None:
                 self._ledger = self.spec.ledger(store)
@@ -729,7 +721,7 @@ def after_task(context: Context, result: Any = None) -> None:
 
 
 def task_failed(context: Context) -> None:
-    """Note the failure of a task in the ledger, if Airflow does not retry the task."""
+    """Record the failure of a task in the ledger, if Airflow does not retry the task."""
     try:
         refusal = refusal_of(context)
         reason, failed_task = noted_reason(context, refusal)
@@ -739,7 +731,7 @@ def task_failed(context: Context) -> None:
 
 
 def task_ended(context: Context) -> None:
-    """Ack a task that has skipped itself or other tasks. The ack has no output."""
+    """Ack a task that has skipped itself or other tasks. Such an ack has no output."""
     try:
         processing = Processing.of(context)
         if processing.started:  # Otherwise the transaction is already committed.
@@ -787,7 +779,7 @@ def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]
 def _own_errors() -> Iterator[None]:
     """Raise the source's own error if an engine has wrapped it.
 
-    If the rows are not settled, end the task as the source decides.
+    If the rows are not settled, end the task in the way that the source decides.
     """
     processing = None
     with suppress(RuntimeError):  # The error was raised outside of a task, such as in a test.
@@ -813,7 +805,7 @@ def _of_source(processing: Processing | None) -> Iterator[None]:
 
 
 def _with_refs(value: Any, multiple: bool) -> Any:
-    """Stage the data frames in the return value of a function. Return the value with references in place of the frames.
+    """Stage the data frames in the return value of a function. Return the value with references instead of the frames.
 
     :param multiple: whether each entry of a returned mapping also becomes an XCom.
     """
