@@ -296,7 +296,7 @@ class Batch:
         if output.rows != written.rows:
             # Executors that write to their own disks leave this folder empty, although Spark
             # reports success.
-            problem = f"Spark wrote {written.rows} rows, {output.rows} of them are in {self._where.files.uri(folder)}"
+            problem = f"Spark wrote {written.rows} rows, but only {output.rows} are in {self._where.files.uri(folder)}"
             raise refuse(self._where, name, problem, _SHARED)
         output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
         self._outputs[name] = output = with_content(self._where, name, output)

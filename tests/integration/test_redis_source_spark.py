@@ -109,7 +109,7 @@ def test_lost_messages_are_reported_before_a_spark_job_starts(spark: SparkSessio
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     before = redis.client(0).getdel("33")
-    with pytest.raises(SourceError, match="messages 33 of 1 to 45 are gone"):
+    with pytest.raises(SourceError, match="messages 33 are gone from the range 1 to 45"):
         source.emit_batch(ATTEMPT, batch.metadata, spark)
     redis.client(0).set("33", before)
     source.close()

@@ -98,5 +98,5 @@ def test_an_application_that_rejects_more_rows_than_it_read_is_refused(run: Stag
         batch.reject(rows, "odd")
         batch.reject(rows.where("n = 1"), "again")
 
-    with pytest.raises(StagingError, match="the task rejected 4 rows and read 3"):
+    with pytest.raises(StagingError, match="the task rejected 4 rows but read only 3"):
         applied(run, spark, main)

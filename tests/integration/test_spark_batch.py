@@ -236,9 +236,7 @@ def test_a_row_that_does_not_fit_the_schema_fails_the_batch(
 ) -> None:
     descriptor = batch_of(area, tmp_path, schema="dep_delay INT, carrier STRING, origin STRING")
     topology = descriptor.topology
-    advice = (
-        f"Correct the file, then: airflow tx replay {topology} 3 --changed-rows --why TEXT; or correct the source's"
-    )
+    advice = f"Correct the file, then: airflow tx replay {topology} 3 --changed-rows --why TEXT; or correct the options"
     with pytest.raises(RowsRefused, match=r"a\.csv: line 4: dep_delay = 'NA' does not fit") as refused:
         Batch(descriptor, spark).read()
     assert advice in str(refused.value)
@@ -385,7 +383,7 @@ def test_an_output_has_no_manifest_if_a_file_is_replaced_before_the_application_
 def test_a_script_that_defines_no_application_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("x = 1\n")
-    with pytest.raises(ConfigError, match=r"It has 0 batch apps. Decorate exactly one"):
+    with pytest.raises(ConfigError, match=r"The file has 0 batch apps. Decorate exactly one"):
         load_app(str(script))
 
 

@@ -277,7 +277,7 @@ MEMORY = MemoryState("here", keys=["carrier"], values={"flights": Count()})
         ({"frame": "renamed"}, r"\(frame\) = \['carrier'\].*Name the columns of the key"),
         ({"frame": "twice"}, r"\(frame\) = \['flights'\].*The DataFrame already has a column with this name"),
         ({"state": StaticState({})}, r"\(fields=\) = None.*StaticState does not declare its new columns: set fields="),
-        ({"query": QueryPlaces()}, r"\(fields=\) = None.*QueryPlaces does not say"),
+        ({"query": QueryPlaces()}, r"\(fields=\) = None.*QueryPlaces does not declare"),
         ({"fields": "flights bigger than"}, r"\(fields=\) = 'flights bigger than'.*Declare the columns as in DDL"),
         ({"state": MEMORY}, r"\(state\) = 'MemoryState'.*Executors cannot read.*use state_query in a @task"),
     ],

@@ -291,7 +291,7 @@ def test_a_parquet_column_that_python_or_spark_does_not_support_is_refused_by_bo
     source = FileSource(f"{tmp_path}/in/*.parquet", format="parquet")
     batch: Any = source.initialize_transaction(1, None)
     for reading in (spark, None):
-        with pytest.raises(SourceError, match=rf"column (v|x) is {kind}, whose values differ between Spark"):
+        with pytest.raises(SourceError, match=rf"column (v|x) has the type {kind}, whose values differ between Spark"):
             source.emit_batch(ATTEMPT, batch.metadata, reading)
 
 
@@ -302,5 +302,5 @@ def test_a_parquet_column_of_the_type_half_float_is_refused(tmp_path: Path) -> N
     pq.write_table(pa.table({"x": pa.array([1.5], pa.float16())}), tmp_path / "a.parquet")
     source = FileSource(f"{tmp_path}/*.parquet", format="parquet")
     batch: Any = source.initialize_transaction(1, None)
-    with pytest.raises(SourceError, match="column x is FLOAT16"):
+    with pytest.raises(SourceError, match="column x has the type FLOAT16"):
         source.emit_batch(ATTEMPT, batch.metadata)

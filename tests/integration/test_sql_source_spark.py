@@ -186,7 +186,7 @@ def test_rows_deleted_while_spark_reads_them_are_reported_as_missing_after_the_j
     assert of_postgres.POSTGRES_PASSWORD not in frame._jdf.queryExecution().toString()
     assert frame.count() == 20
     source.close()
-    with pytest.raises(SourceError, match="had 20 rows behind the beginning up to 20, and has 9"):
+    with pytest.raises(SourceError, match="had 20 rows after the beginning up to 20, but now has 9"):
         source.emit_batch(ATTEMPT, batch.metadata, spark)
     source.close()
 
