@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Get Dag
-         * @description Return the topology of a transactional DAG or of a coordinator. The current DAG file decides which it is.
+         * @description Return the topology of a transactional DAG or of a coordinator, according to the current DAG file.
          */
         get: operations["get_dag"];
         put?: never;
@@ -77,8 +77,8 @@ export interface paths {
          * List Topologies
          * @description Return the topologies whose DAG the user may read: the most urgent first, then by name.
          *
-         *     With `grouped`, topologies that fail for the same cause have one line. With `cause`, only the topologies of one
-         *     cause are returned.
+         *     With `grouped`, topologies that fail for the same cause share a line. With `cause`, only the topologies of one cause
+         *     are returned.
          */
         get: operations["list_topologies"];
         put?: never;
@@ -122,7 +122,7 @@ export interface paths {
          * Execute Action
          * @description Do an action that was previewed.
          *
-         *     The answer is 409 if something has changed since the preview, or the action is refused.
+         *     Return 409 if something has changed since the preview, or the action is refused.
          */
         post: operations["execute_action"];
         delete?: never;
@@ -142,7 +142,7 @@ export interface paths {
         put?: never;
         /**
          * Preview Action
-         * @description Describe the effects of an action without doing the action.
+         * @description Describe the effects of an action without doing it.
          */
         post: operations["preview_action"];
         delete?: never;
@@ -160,7 +160,7 @@ export interface paths {
         };
         /**
          * Get Activity
-         * @description Return the number of transactions over the whole time that the ledger remembers.
+         * @description Return the number of transactions over the entire time that the ledger covers.
          */
         get: operations["get_activity"];
         put?: never;
@@ -200,7 +200,9 @@ export interface paths {
         };
         /**
          * Get Jobs
-         * @description Return the jobs of a topology with their progress. A job is a restatement or a backfill of many transactions.
+         * @description Return the jobs of a topology with their progress.
+         *
+         *     Each job is a restatement or a backfill of many transactions.
          */
         get: operations["get_jobs"];
         put?: never;
@@ -220,7 +222,7 @@ export interface paths {
         };
         /**
          * Search Transactions
-         * @description Find the transactions that contain a file, an offset, an id or a date, as `airflow tx find` does.
+         * @description Find the transactions that contain a file, an offset, an id or a date, like `airflow tx find`.
          */
         get: operations["search_transactions"];
         put?: never;
@@ -240,7 +242,7 @@ export interface paths {
         };
         /**
          * Get Stale
-         * @description Return the transactions that the current DAG would make otherwise, as `airflow tx stale` does.
+         * @description Return the transactions that the current DAG would make differently, like `airflow tx stale`.
          */
         get: operations["get_stale"];
         put?: never;
@@ -302,7 +304,7 @@ export interface paths {
         };
         /**
          * Get Rejected
-         * @description Return some rejected rows and their reasons. It requires the right to read the logs of the tasks.
+         * @description Return some rejected rows and their reasons. This requires the right to read the tasks' logs.
          */
         get: operations["get_rejected"];
         put?: never;
@@ -321,10 +323,10 @@ export interface components {
          * AckersLine
          * @description The load of the ackers of a topology whose tasks emit messages.
          *
-         *     :param trees: the number of message trees that are not complete.
+         *     :param trees: the number of incomplete message trees.
          *     :param acks_a_second: the number of acked messages per second since the previous request, or null after the first
          *         request.
-         *     :param at: when the ackers answered.
+         *     :param at: when the ackers responded.
          */
         AckersLine: {
             /** Acks A Second */
@@ -413,15 +415,15 @@ export interface components {
         };
         /**
          * ActionName
-         * @description The actions that a person can run on the transactions of a topology.
+         * @description The actions that users can run on a topology's transactions.
          * @enum {string}
          */
         ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "accept-code" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
         /**
          * Activity
-         * @description The number of transactions over time. It begins at the oldest transaction that the ledger has, and ends now.
+         * @description The number of transactions over time, from the oldest transaction that the ledger has until now.
          *
-         *     :param since: the begin of the first step, or null if the ledger has no transaction.
+         *     :param since: the start of the first step, or null if the ledger has no transaction.
          *     :param until: the end of the last step.
          *     :param step: the length of a step, in seconds.
          *     :param counts: for each step, the number of transactions that ended in it, and of open transactions that began in
@@ -572,7 +574,7 @@ export interface components {
         };
         /**
          * AttemptTask
-         * @description One task in an attempt. It includes all instances of the task.
+         * @description One task in an attempt, over all its instances.
          *
          *     :param states: the number of instances, by the state of their last try as Airflow writes it.
          *     :param tries: the number of tries of all instances in this attempt.
@@ -594,7 +596,7 @@ export interface components {
         };
         /**
          * AuditLine
-         * @description An action of a person on the transaction.
+         * @description A user action on the transaction.
          */
         AuditLine: {
             /** What */
@@ -637,7 +639,7 @@ export interface components {
         };
         /**
          * Cause
-         * @description The transaction that another transaction waits for, and its problem.
+         * @description The transaction that another transaction is waiting for, and its problem.
          *
          *     :param txid: the transaction that must commit first.
          *     :param sentence: the problem of this transaction, in one sentence.
@@ -653,7 +655,7 @@ export interface components {
         };
         /**
          * CauseLine
-         * @description Several topologies that fail for the same cause. They are one line of the overview.
+         * @description Several topologies that fail for the same cause, shown as one line of the overview.
          *
          *     :param cause: a key for these topologies. It stays the same if a topology joins or leaves.
          *     :param topologies: the number of these topologies.
@@ -676,7 +678,7 @@ export interface components {
         };
         /**
          * ChangedLine
-         * @description The decision of a person that an attempt reads the current rows of the source.
+         * @description A user's decision that an attempt reads the current rows of the source.
          *
          *     :param attempt: the attempt that was replayed.
          */
@@ -751,9 +753,9 @@ export interface components {
         };
         /**
          * DeedLine
-         * @description An action of a person on a transaction or a ledger.
+         * @description A user action on a transaction or a ledger.
          *
-         *     :param who: the person. Like `why`, it is null if the viewer may not read the audit log.
+         *     :param who: the user. Like `why`, it is null if the viewer may not read the audit log.
          */
         DeedLine: {
             /**
@@ -785,11 +787,11 @@ export interface components {
          * FigurePoint
          * @description The figures of one period.
          *
-         *     :param start: the begin of the period.
+         *     :param start: the start of the period.
          *     :param transactions: the number of committed transactions.
          *     :param rows: the number of their rows, or null if it is unknown. Rows of restatements were counted before, so they
          *         are omitted.
-         *     :param processing: seconds from the begin of the last attempt until all tasks had acked.
+         *     :param processing: seconds from the start of the last attempt until all tasks had acked.
          *     :param commit: seconds from the grant to the end of the transaction.
          *     :param size: the number of rows in a batch.
          *     :param age: the longest time that a transaction was open, in seconds. It is null if no transaction was open.
@@ -926,15 +928,15 @@ export interface components {
         };
         /**
          * HealthCode
-         * @description The state of a topology as one word. The codes are in order, and the most urgent one is first.
+         * @description The state of a topology as one word. The codes are ordered, with the most urgent one first.
          * @enum {string}
          */
         HealthCode: "blocked" | "unreadable" | "failed" | "late" | "waits" | "fine";
         /**
          * JobKind
-         * @description The kind of a job.
+         * @description The kind of a job. `backfill` is an Airflow backfill.
          *
-         *     `backfill` is a backfill of Airflow. `tx-backfill` is `airflow tx backfill`, which creates its runs one by one.
+         *     `tx-backfill` is `airflow tx backfill`, which creates its runs one by one.
          * @enum {string}
          */
         JobKind: "restatement" | "backfill" | "tx-backfill";
@@ -944,8 +946,8 @@ export interface components {
          *
          *     :param first: the first date of a backfill.
          *     :param last: the last date of a backfill.
-         *     :param who: the person who requested the job, or null if unknown or if the viewer may not read the audit log.
-         *     :param since: when the person requested the job.
+         *     :param who: the user who requested the job, or null if unknown or if the viewer may not read the audit log.
+         *     :param since: when the user requested the job.
          *     :param why: the reason. It is "" if no reason was required, and null if the viewer may not read the audit log.
          *     :param total: the number of transactions. For `tx-backfill`, the number of runs created so far.
          *     :param done: the number of committed transactions.
@@ -992,7 +994,7 @@ export interface components {
          * Jobs
          * @description The jobs of a topology that are under way or ended in the last day. The newest job is first.
          *
-         *     :param dated: whether the transactions have data intervals, so that a person can restate days.
+         *     :param dated: whether the transactions have data intervals, so that a user can restate days.
          */
         Jobs: {
             /** Dated */
@@ -1005,7 +1007,7 @@ export interface components {
          * @description The lag of a topology: the data in its source that no transaction has taken.
          *
          *     :param value: the lag, or null if it is unknown for the reason in `why`.
-         *     :param at: when the source answered.
+         *     :param at: when the source responded.
          *     :param why: the reason why the lag is unknown.
          */
         LagLine: {
@@ -1051,7 +1053,7 @@ export interface components {
         };
         /**
          * LossLine
-         * @description Rows that the source has lost, and whose loss a person has accepted.
+         * @description Rows that the source has lost, with the loss accepted by a user.
          */
         LossLine: {
             /** Description */
@@ -1070,13 +1072,13 @@ export interface components {
         };
         /**
          * MatchedPart
-         * @description The part of a transaction in which the text was found. The most common targets of a search come first.
+         * @description The part of a transaction that matches. The most common search targets come first.
          * @enum {string}
          */
         MatchedPart: "txid" | "run" | "batch" | "date" | "status" | "error" | "detail";
         /**
          * NewValuesLine
-         * @description An output of a committer. It contains the keys of the batch and their values after the commit.
+         * @description An output of a committer: the keys of the batch and their values after the commit.
          *
          *     :param rows: the number of rows, or null if they were not counted.
          */
@@ -1093,8 +1095,8 @@ export interface components {
          * @description The preview of an action.
          *
          *     :param version: version of the preview. The request for the action repeats it.
-         *     :param sentence: summary of the action, for the person to confirm.
-         *     :param effects: effects of the action. The list is empty if the action would be refused.
+         *     :param sentence: summary of the action, for the user to confirm.
+         *     :param effects: effects of the action, or an empty list if the action would be refused.
          *     :param refused: refused effects, each with the reason.
          *     :param needs_reason: whether the action requires `why`.
          *     :param is_refusal: whether `sentence` repeats a line of `refused`.
@@ -1240,7 +1242,7 @@ export interface components {
          * RejectedLine
          * @description A rejected row.
          *
-         *     :param where: the place of the row in its source, or "" if it is unknown.
+         *     :param where: the location of the row in its source, or "" if it is unknown.
          */
         RejectedLine: {
             /** Content */
@@ -1268,7 +1270,7 @@ export interface components {
         };
         /**
          * RepairLine
-         * @description An action of a person on the ledger.
+         * @description A user action on the ledger.
          */
         RepairLine: {
             /** Done */
@@ -1348,11 +1350,11 @@ export interface components {
          *     Matches of a txid or run come before matches in a batch. Matches of a complete name come before matches of a part.
          *     Among equal matches, the most urgent topology is first, and then the newest transaction.
          *
-         *     :param topologies: the number of topologies of the user that match the filter.
+         *     :param topologies: the number of the user's topologies that match the filter.
          *     :param looked: the number of topologies whose transactions were searched.
          *     :param transactions: the number of transactions that were searched.
          *     :param partly: the number of topologies of which only the newest transactions were searched.
-         *     :param unknown: the number of transactions for which the ledger has only a digest of the batch.
+         *     :param unknown: the number of transactions whose batch is only a digest in the ledger.
          *     :param unread: the names of the topologies whose ledger could not be read.
          *     :param complete: whether all transactions were searched, and the result has every match.
          */
@@ -1376,7 +1378,7 @@ export interface components {
         };
         /**
          * SkippedLine
-         * @description A skipped transaction that a person can readmit, since the ledger has its rows.
+         * @description A skipped transaction that can be readmitted, since the ledger has its rows.
          */
         SkippedLine: {
             readmit: components["schemas"]["DeedLine"] | null;
@@ -1497,7 +1499,7 @@ export interface components {
         };
         /**
          * Stretch
-         * @description A time in which transactions were active.
+         * @description A time during which transactions were active.
          *
          *     :param end: the end of the time, or null if a transaction is still active.
          */
@@ -1539,7 +1541,7 @@ export interface components {
         };
         /**
          * TaskWork
-         * @description The work of one task for the transaction. It includes all instances of the task.
+         * @description The work of one task for the transaction, over all instances of the task.
          *
          *     :param acked: whether all instances have acked, or null if the transaction is final.
          *     :param rows: the number of rows that the task has read from the batch, or null if it has not counted them.
@@ -1577,7 +1579,8 @@ export interface components {
          *     :param total: the number of transactions within `since` and `until`. With a filter, only transactions before
          *         `before` count.
          *     :param before: the parameter `before` of the request for the next page, or null if this is the last page.
-         *     :param earlier: the times in which transactions of the next pages were active, or null if they were not requested.
+         *     :param earlier: the times during which transactions of the next pages were active, or null if they were not
+         *         requested.
          *     :param txids: all transactions that match the filter, the newest first, or null without a filter.
          *     :param looked_to: the oldest transaction to which the filter was applied, or null if it was applied to all
          *         transactions.
@@ -1618,7 +1621,7 @@ export interface components {
          *     :param to_skip: whether the transaction will be skipped when it has the turn.
          *     :param restates: the transaction that this one restates, or null if there is none.
          *     :param restated_by: the transaction that counts instead of this one, or null if there is none.
-         *     :param to_restate: whether a person has requested the restatement of the transaction, and no run has begun it.
+         *     :param to_restate: whether a user has requested the restatement of the transaction, and no run has begun it.
          *     :param behind: the upstream corrections that the transaction lacks, and the next step, or null if it lacks none.
          *     :param lane: whether a lane works on the transaction now.
          *     :param has_run: whether Airflow has the run of the transaction.
@@ -1712,7 +1715,7 @@ export interface components {
         };
         /**
          * TopologyList
-         * @description A part of the overview. The most urgent topologies are first, then they are sorted by name.
+         * @description A part of the overview. Topologies are sorted by urgency, then by name.
          *
          *     :param causes: the causes in this part, if the request groups topologies.
          *     :param total: the number of topologies that contain the requested text and have one of the requested states.
@@ -1741,7 +1744,7 @@ export interface components {
          * TopologyPage
          * @description All facts of one topology.
          *
-         *     :param ackers: the load of the ackers. It is null if the tasks emit no messages, or the ackers have not answered.
+         *     :param ackers: the load of the ackers. It is null if the tasks emit no messages, or the ackers have not responded.
          *     :param upstream: the topology whose table the source reads, or "" if there is none.
          *     :param behind: txids of the transactions that lack corrections of the upstream topology.
          */
@@ -1797,10 +1800,10 @@ export interface components {
          * @description The state of a topology in one sentence.
          *
          *     :param since: time at which this state began; None if unknown.
-         *     :param txid: the transaction that needs attention or for which the others wait. The sentence begins with it, unless
+         *     :param txid: the transaction that needs attention or that the others wait for. The sentence begins with it, unless
          *         the code is "late".
          *     :param rest: the part of the sentence after the transaction; null if the sentence does not begin with one.
-         *     :param remedy: the action for a person; null if no action is needed.
+         *     :param remedy: the action for the user; null if no action is needed.
          */
         TopologyState: {
             code: components["schemas"]["HealthCode"];
@@ -1856,7 +1859,7 @@ export interface components {
          *     :param advice: the remedy, as steps.
          *     :param comparison: the attempts that the ledger remembers, the oldest first.
          *     :param unproven: the reasons why it is not proven that the tasks have read each row once. Empty if it is proven.
-         *     :param losses: descriptions of rows that were lost before this batch. A person has accepted their loss.
+         *     :param losses: descriptions of rows that were lost before this batch, with the loss accepted by a user.
          *     :param pinned: whether the rows never change again, since the transaction was skipped and readmitted.
          *     :param stale: whether the batch begins at another position than the end of the previous transaction.
          *     :param yielded_to: the txid to which the run gave its run slot.
