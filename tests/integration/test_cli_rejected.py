@@ -277,7 +277,7 @@ def test_the_rejected_command_is_refused_if_the_topology_has_no_table_of_rejecte
     (commands.dags / "visits.py").write_text(visits.dag_file(rejected=False))
     visits.begin("r1")
     assert refused("visits") == (
-        "TOPOLOGY = 'visits' cannot be used. Its Transaction keeps no rejected rows. "
+        "TOPOLOGY = 'visits' cannot be used. The Transaction of its DAG keeps no rejected rows. "
         "Name a table for them: rejected=DeltaTable(...)."
     )
 

@@ -162,7 +162,7 @@ def test_restate_warns_that_a_paused_coordinator_delays_requests_beyond_the_wind
     version = asked()["version"]
     with runs.held_up("paused") as held_up:
         done = asked(version=version, who="ann", why="a bug")
-    later = f"by the coordinator, or by airflow tx restate flights --why TEXT ({held_up})"
+    later = f"without a coordinator: airflow tx restate flights --why TEXT ({held_up})"
     assert any(each["what"].endswith(later) for each in done), done
 
 

@@ -213,7 +213,7 @@ def test_a_term_of_the_protocol_has_a_tooltip_and_links_to_its_explanation(
     vera.open(topology="flights", txid=1)
     fence = vera.board.get_by_role("link", name="Fence", exact=True)
     fence.focus()
-    expect(vera.page.get_by_role("tooltip")).to_contain_text("refuses writers of older attempts")
+    expect(vera.page.get_by_role("tooltip")).to_contain_text("refuses writers with an older token")
     assert vera.findings() == []
     fence.press("Enter")
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Terms of the Transactions page")
