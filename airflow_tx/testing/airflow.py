@@ -118,8 +118,8 @@ class LocalAirflow(AirflowClient):
         """Run `airflow` with these arguments, and return its output.
 
         :param timeout: the longest time that the command may take, in seconds.
-        :raises AssertionError: the exit code is not 0. :raises subprocess.TimeoutExpired: the command did not finish in
-        time.
+        :raises AssertionError: the exit code is not 0.
+        :raises subprocess.TimeoutExpired: the command did not finish in time.
         """
         done = run_command(
             [sys.executable, "-m", "airflow", *arguments],

@@ -376,8 +376,8 @@ class Commit(CommitCase):
     def try_to_commit(self) -> bool:
         """Take the turn, write, and mark the commit. Return False if the ledger does not grant the turn now.
 
-        :raises SkippedTransaction: this call has skipped the transaction, as requested by a user. :raises Refused,
-        StateError: the transaction cannot be committed now.
+        :raises SkippedTransaction: this call has skipped the transaction, as requested by a user.
+        :raises Refused, StateError: the transaction cannot be committed now.
         """
         answer = self.ledger.run(self.acquire_step())
         self.take(answer)

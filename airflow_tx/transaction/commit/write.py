@@ -608,8 +608,8 @@ def write_moment(
 
     :param staged: the staging of new values. Another connection reads the new values after the transaction.
     :param raising: whether the transaction also raises the fences.
-    :return: the written counts by state. :raises StateError, StateUnavailable: the store refuses the write, or cannot
-    be reached.
+    :return: the number of written rows or keys, by state.
+    :raises StateError, StateUnavailable: the store refuses the write, or cannot be reached.
     """
     if not moment:
         return {}
