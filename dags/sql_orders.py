@@ -21,8 +21,8 @@ totals = SqlState(
 
 with DAG("sql_orders", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=orders, max_pending=2):
-        # The Spark Connect server needs the JDBC driver, org.postgresql:postgresql. A SparkBatchOperator gets it by
-        # packages="org.postgresql:postgresql:42.7.7".
+        # The Spark Connect server needs the JDBC driver, org.postgresql:postgresql. For a
+        # SparkBatchOperator, set packages="org.postgresql:postgresql:42.7.7".
         counts = SparkConnectBatchOperator(
             task_id="count_orders", conn_id="shop_spark", application="spark_apps/sql_order_counts.py"
         )

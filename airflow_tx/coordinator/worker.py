@@ -1,6 +1,6 @@
-"""The work of the coordinator in its worker. It plans, and executes the plan. Source: protocol.md §6.
+"""The part of the coordinator that runs in a worker. It makes a plan and executes it. Source: protocol.md §6.
 
-It can be killed at any line, since all started work is in the ledger, where the next reading finds it.
+The worker can be killed at any line. The ledger records all started work, so the next worker continues it.
 """
 
 from __future__ import annotations

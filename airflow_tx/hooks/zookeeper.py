@@ -81,7 +81,7 @@ class ZooKeeperHook(BaseHook):
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
-        """Return the store of the ledger, with a new client for the `with` block. Raises as `get_conn`."""
+        """Return the store of the ledger, with a new client for the `with` block. Raises the errors of `get_conn`."""
         from airflow_tx.ledger import disconnect
 
         client, store = self.connect()
@@ -100,7 +100,7 @@ class ZooKeeperHook(BaseHook):
         return True, f"ZooKeeper answers at {self.config().hosts}"
 
     def connect(self) -> tuple[Any, ZooKeeperStore]:
-        """Return a new client and its store. The caller must close the client. Raises as `get_conn`."""
+        """Return a new client and its store. The caller must close the client. Raises the errors of `get_conn`."""
         from airflow_tx.ledger import ZooKeeperStore, connect
 
         config = self.config()
@@ -321,7 +321,7 @@ class KeptClient:
             return self._store or self._connect()
 
     def watched(self, *, patience: float = 30.0) -> WatchedStore:
-        """Return a store that remembers records, for callers that only read. Raises as `store`.
+        """Return a store that remembers records, for callers that only read. Raises the errors of `store`.
 
         :param patience: maximum seconds for a read.
         """

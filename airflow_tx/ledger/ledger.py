@@ -122,11 +122,11 @@ class OwnStep(Generic[P, T]):
     step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the step on the ledger. Raises as `Ledger.run`."""
+        """Run the step on the ledger. Raises the errors of `Ledger.run`."""
         return self.ledger.run(self.step, *args, **kwargs)
 
     def preview(self, *args: P.args, **kwargs: P.kwargs) -> Decision[T]:
-        """Decide the step, but write nothing. Raises as `Ledger.preview`."""
+        """Decide the step, but write nothing. Raises the errors of `Ledger.preview`."""
         return self.ledger.preview(self.step, *args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[T]:
@@ -263,7 +263,7 @@ class ReadOnlyLedger:
         return Book(self.reader, self.paths)
 
     def followed(self) -> Followed | None:
-        """Read how far the upstream topology's corrections were compared. Return None if they never were."""
+        """Return the last correction of the upstream topology that was checked, or None if none was checked yet."""
         return self.reader.peek_if_any(Followed, self.paths.followed)
 
     def noted_behind(self) -> dict[int, Behind]:

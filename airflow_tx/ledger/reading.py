@@ -569,7 +569,7 @@ class LedgerReader:
         )
 
     def settled(self, *, last: int | None = None, shown: bool = False) -> LedgerReading:
-        """Read the ledger repeatedly until no transaction becomes final during a read. Raises as `read`."""
+        """Read the ledger repeatedly until no transaction becomes final during a read. Raises the errors of `read`."""
         for _ in range(READINGS):
             found = self.read(last=last, shown=shown)
             if found is not None:

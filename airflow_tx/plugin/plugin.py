@@ -36,7 +36,7 @@ def _fastapi_apps() -> list[Any]:
 
 
 class TransactionsPlugin(AirflowPlugin):
-    """The Transactions page in the api-server, and the imports before the fork, see `plugin.preload`."""
+    """Serves the Transactions page in the api-server, and imports modules before the fork. See `plugin.preload`."""
 
     name = "airflow_tx"
     fastapi_apps = _MadeOnDemand(_fastapi_apps)

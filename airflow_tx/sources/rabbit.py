@@ -429,7 +429,7 @@ class QueuePosition:
 
     :param queue: connection and queue, such as rabbit_shop/orders.
     :param taken: number of messages taken.
-    :param ids: URI of the last ids' digests, or None if no ids are known.
+    :param ids: URI of the file with digests of the last message ids, or None if no id is known.
     """
 
     queue: str

@@ -281,10 +281,9 @@ class NewValues:
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------
-# Executors also need data such as a state with its password. No readable plan, setting or log
-# contains this data. The data is within the code of the tasks. It is masked with a key, since a
-# server may log plans. The key is a property of the session. Spark redacts its value because of its
-# name.
+# Executors also need secrets, such as the password of a state. The tasks' code contains these
+# secrets, encrypted with a key, since a server may log plans. The key is a session property whose
+# name makes Spark redact its value. So no plan, setting or log shows a secret.
 
 
 # The session property with the key. Spark redacts its value because of the name.

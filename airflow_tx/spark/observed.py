@@ -436,7 +436,7 @@ def _digest(metrics: Metrics, form: str) -> RowsDigest:
 
 
 def _jobs(df: DataFrame) -> set[int]:
-    """Return the jobs of this thread's group in a classic session. A server's jobs are unknown."""
+    """Return the jobs of this thread's group. The result is empty on Spark Connect, which does not expose jobs."""
     if is_connect(df):
         return set()
     context = df.sparkSession.sparkContext

@@ -201,7 +201,7 @@ def committed_asset(
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         remedy = "Give a number of transactions, 1 or more."
         raise ConfigError(
-            option=f"every of committed_asset({topology!r})", value=every, remedy=remedy
+            option=f"argument every of committed_asset({topology!r})", value=every, remedy=remedy
         )
     texts = {"topology": topology, "zookeeper_conn_id": zookeeper_conn_id, "root": root}
     check_no_template("committed_asset", texts)

@@ -269,7 +269,9 @@ def test_a_batch_waits_for_a_replay_if_its_predecessor_ends_at_another_position(
     )
 
 
-def test_the_view_shows_automatic_replays_and_a_blocked_transaction_until_a_person_replays(pipeline: Pipeline) -> None:
+def test_the_view_shows_automatic_replays_and_the_block_until_a_person_acts(
+    pipeline: Pipeline,
+) -> None:
     first = pipeline.begin("r1")
     fail(pipeline, first, "900001")
     replay = ReplayRequest(first.attempt, "task1: it broke", counts=True, limit=1)

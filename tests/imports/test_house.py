@@ -52,8 +52,8 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 46_242,
-    "syntax nodes": 588_172,
+    "statements without docstrings": 46_240,
+    "syntax nodes": 588_185,
     "files": 314,
     "rooms": 13,
     "names that rooms take from each other": 787,

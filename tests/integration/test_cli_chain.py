@@ -152,14 +152,14 @@ def test_every_command_reports_that_a_reader_of_a_reset_upstream_topology_cannot
     orders, root = chain.orders, zookeeper_root
     record = replace(orders.ledger.topology(), incarnation="0123456789abcdef")
     orders.store.multi([], [Put(orders.paths.record, encode(record))])
-    problem = "topology 'orders' was reset, and transaction 2 of its life before was read"
+    problem = "topology 'orders' was reset after transaction 2 was read"
     tried = airflow.tried("tx", "verify", "totals", "--chain", root=root)
     assert tried.code == 1
     assert f"totals: {problem}" in tried.output
     (totals,) = (each for each in airflow.json("tx", "list", "--no-lag", root=root) if each["topology"] == "totals")
     assert totals["reads"] == f"orders, it cannot continue: {problem}"
     (shown,) = airflow.json("tx", "show", "orders", "2", root=root)
-    assert shown["downstream"] == "totals: not taken yet"
+    assert shown["downstream"] == "totals: not read yet"
 
 
 def test_a_preview_of_delete_or_reset_names_the_topologies_downstream(

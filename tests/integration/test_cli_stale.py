@@ -270,7 +270,7 @@ def test_the_stale_command_lists_a_missing_data_interval_between_other_intervals
         for day in (3, 4)
     ]
     told = airflow.run("tx", "stale", "daily", root=zookeeper_root)
-    assert "To create runs for the missing intervals: airflow tx backfill daily --from DATE --to DATE" in told
+    assert "To create the missing runs: airflow tx backfill daily --from DATE --to DATE" in told
     assert "Not compared: 3 transactions, since their receipts do not say which tasks processed them." in told
     planned = airflow.run("tx", "restate", "daily", "--stale", "--dry-run", root=zookeeper_root)
     assert "None of 3 transactions" in planned

@@ -261,7 +261,7 @@ def test_an_upstream_topology_that_was_reset_is_refused(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, incarnation="another")
     told = refused(orders.source(), position)
-    assert "topology 'orders' was reset, and transaction 2 of its life before was read" in told
+    assert "topology 'orders' was reset after transaction 2 was read" in told
     assert "airflow tx repair totals --reset --why" in told
 
 

@@ -409,7 +409,7 @@ class IntervalSchedule:
 
     @classmethod
     def of_dag(cls, dag: Any) -> IntervalSchedule:
-        """Read a DAG's schedule, which its tasks' start and end dates also limit."""
+        """Read a DAG's schedule, limited by the start and end dates of the DAG and its tasks."""
         starts = [
             date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date
         ]

@@ -596,7 +596,7 @@ def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> No
 
 
 def prepare_metrics() -> None:
-    """Prepare a process to send metrics as Airflow is currently configured."""
+    """Prepare a process to send metrics with Airflow's current configuration."""
     from airflow.sdk.configuration import conf
 
     legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)

@@ -590,7 +590,7 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
     try:
         with suppress(pa.ArrowException):
             return _decoded(column).cast(field.type)
-        # A slice still contains the values outside of it, which may not fit.
+        # A slice shares the buffers of the whole column, whose other values may not fit.
         return _decoded(column.take(pa.array(range(len(column))))).cast(field.type)
     except pa.ArrowException as error:
         problem = f"column {name} has the type {kind}, which cannot become {field.type} ({first_line(error)})"

@@ -177,7 +177,7 @@ class Mover:
             raise self._refused(problem, "Pause the DAG, end its runs, and repeat.")
 
     def check_name(self, new: Paths) -> None:
-        """Raise an error if the topology cannot use a name. Raises as `check_free`."""
+        """Raise an error if the topology cannot use a name. Raises the errors of `check_free`."""
         self.check_free(Reader(self._store), new)
 
     def check_free(self, read: Reader, new: Paths) -> bool:

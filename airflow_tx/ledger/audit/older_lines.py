@@ -47,7 +47,7 @@ class OlderLines:
     summary: str
 
     def preview(self, ledger: Ledger, audit: Audit) -> Decision[Repaired]:
-        """Decide the writes of the first portion, but write nothing. Raises as `put`."""
+        """Decide the writes of the first portion, but write nothing. Raises the errors of `put`."""
         return ledger.preview(older_lines, self, next(self._portions()), audit=audit)
 
     def put(self, ledger: Ledger, audit: Audit) -> Repaired:

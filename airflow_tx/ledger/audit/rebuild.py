@@ -798,12 +798,12 @@ class Repairs:
         *,
         changes: Sequence[RepairRecord] = (),
     ) -> Decision[Repaired]:
-        """Decide the writes of `ledger_lost`, but write nothing. Raises as `ledger_lost`."""
+        """Decide the writes of `ledger_lost`, but write nothing. Raises the errors of `ledger_lost`."""
         plan = self._plan(held)
         return self._ledger.preview(ledger_lost, request, plan, changes=changes, audit=audit)
 
     def preview_reset(self, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
-        """Decide the writes of `reset`, but write nothing. Raises as `reset`."""
+        """Decide the writes of `reset`, but write nothing. Raises the errors of `reset`."""
         return self._ledger.preview(reset, request, audit)
 
     def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:

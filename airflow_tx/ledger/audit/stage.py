@@ -114,7 +114,7 @@ class StageAudit:
             self.findings.append(went_back)
         elif upstream.left_from(last.last + 1):
             span = _span(last.last + 1, upstream.current - 1)
-            self.notes.append(f"{self.name} {span}: not taken yet")
+            self.notes.append(f"no transaction has read {self.name} {span} yet")
 
     # --- what counts
 

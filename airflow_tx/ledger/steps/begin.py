@@ -434,7 +434,10 @@ def begin_started(
     open_first: Callable[[], None],
     task: TaskTry,
 ) -> Decision[BeginAnswer]:
-    """Decide `begin` together with the start of the new transaction's first task, in one multi. Raises as `begin`."""
+    """Decide `begin` together with the start of the new transaction's first task, in one multi.
+
+    Raises the errors of `begin`.
+    """
     begun = begin(read, stamp, paths, request, outside, open_first=open_first)
     if not isinstance(begun.result, Begun):
         return begun

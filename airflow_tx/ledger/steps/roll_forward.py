@@ -144,7 +144,7 @@ def end_roll_forward(
 ) -> Decision[Repaired]:
     """Release the states, so that transactions can commit again.
 
-    If the run wrote no state, a permanent refusal stays valid, although the generation has risen.
+    If the run wrote no state, a blocked transaction stays blocked, although the generation has risen.
 
     :param nonce: nonce of this run.
     :param unchanged: accepted changes that the user withdraws.

@@ -67,7 +67,7 @@ class UpstreamPosition(Record, frozen=True):
                 return f"{name} is called {now!r} now"
             return f"{name} has no ledger any more, and transaction {self.txid} of it was read"
         if upstream.topology.incarnation != self.incarnation:
-            return f"{name} was reset, and transaction {self.txid} of its life before was read"
+            return f"{name} was reset after transaction {self.txid} was read"
         if upstream.current <= self.txid:
             next_one = f"its transaction {upstream.current} is next, and {self.txid} was read"
             return f"{name} went back: {next_one}"

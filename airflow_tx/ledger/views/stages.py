@@ -62,7 +62,7 @@ class ChainStages:
     def down_in_words(self) -> str | None:
         """Describe the transactions that took this one. Return None if no topology reads this topology."""
         told = (
-            f"{name} {txid}" if txid is not None else f"{name}: not taken yet"
+            f"{name} {txid}" if txid is not None else f"{name}: not read yet"
             for name, txid in self.downstream.items()
         )
         return "; ".join(told) or None

@@ -273,7 +273,7 @@ class LedgerView(ReadOnlyLedger):
             return ()
 
     def alarms(self) -> Mapping[str, AlarmNote]:
-        """Read the raised alerts with the times at which they were raised, by kind. Raises as `view`."""
+        """Read the raised alerts with the times at which they were raised, by kind. Raises the errors of `view`."""
         record = self.reader.peek_if_any(RaisedAlarms, self.paths.alarms) or RaisedAlarms()
         return record.raised
 

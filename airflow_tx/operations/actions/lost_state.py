@@ -62,10 +62,9 @@ class LostState(StateRepair):
             return seen_state(self.ledger, state)
         except StateError as error:
             problem = f"state {self.state!r} cannot be read ({reason_of(error)})"
-            remedy = (
-                "Make sure that its store can be reached, or accept its values unread: " + unseen
-            )
-            raise self.refusal(problem, remedy) from error
+            raise self.refusal(
+                problem, "Make its store reachable, or accept its values unread: " + unseen
+            ) from error
 
 
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:

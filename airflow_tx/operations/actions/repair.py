@@ -1,7 +1,7 @@
 """The base class of repairs that are one step of the ledger.
 
-They repair a topology after a state or ZooKeeper went back. The preview computes the same step without sending its
-multi, so preview and repair always agree.
+They repair a topology after a state or ZooKeeper was restored from a backup. The preview computes the same step
+without sending its multi, so preview and repair always agree.
 """
 
 from __future__ import annotations

@@ -210,9 +210,9 @@ class FailedReplay(RunReplay):
         effects += [*self._yielded(view.record), PlannedEffect((), self._unblock)]
         sentence = f"No transaction of topology {self.target.topology} has failed."
         if failed:
-            named = ", ".join(map(str, failed))
             sentence = (
-                f"Replay the failed transactions of topology {self.target.topology}: {named}."
+                f"Replay the failed transactions of topology {self.target.topology}: "
+                f"{', '.join(map(str, failed))}."
             )
         return ActionPlan(self.target.version(failed), sentence, effects, failed)
 

@@ -63,5 +63,4 @@ def _told(topology: str, dag_id: str, found: Stale, task: str) -> Iterable[str]:
     for why, number in found.unknown.items():
         yield f"Not compared: {counted(number, 'transactions')}, since {why}."
     if any(each.reason is StaleReason.INTERVAL for each in found.lines):
-        backfill = Command.of("backfill", dag_id, "--from", "DATE", "--to", "DATE")
-        yield f"To create runs for the missing intervals: {backfill}"
+        yield f"To create the missing runs: {Command.of('backfill', dag_id, '--from', 'DATE', '--to', 'DATE')}"

@@ -53,7 +53,7 @@ def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
 
 
 def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Hashes:
-    """Hash the marks that precede a column's values and replace its nulls."""
+    """Hash a column's marks. A mark precedes each value, or takes the place of a null."""
     marked = seeds if value is None else _of_eight(seeds, np.uint64(_prepared(value)))
     if not column.null_count:
         return marked

@@ -394,7 +394,7 @@ class ChangedLine(DeedLine):
 
 @dataclass(frozen=True, kw_only=True)
 class LossLine(DeedLine):
-    """Rows that the source has lost, with the loss accepted by a user."""
+    """Rows that the source has lost, and whose loss a user has accepted."""
 
     partition: str | None
     description: Words

@@ -84,8 +84,8 @@ from airflow_tx.plugin.api.transaction_page import (
 from airflow_tx.transaction import WHY_NOT
 
 # --- search -------------------------------------------------------------------------------------------------------
-# Find the transactions that contain a text. A search in one topology queries the source, in the
-# process that runs DAG files. A search in all topologies reads their ledgers.
+# Find the transactions that match a search text. For one topology, the process that runs DAG files
+# queries the source. For all topologies, the search reads their ledgers.
 
 
 T = TypeVar("T")

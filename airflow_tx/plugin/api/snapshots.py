@@ -467,8 +467,8 @@ class TopologySnapshot:
         found = self._read_final(txid)
         if found is None or not found.is_unreadable:
             return found
-        # An unreadable record may have a wrong end time. The transaction ended before the next
-        # transactions.
+        # An unreadable record may have a wrong end time. The end is then at most the earliest end of
+        # the next transactions.
         later = map(self._read_final, self.final[bisect_right(self.final, txid) :][:MOST_LATER])
         ends = [each.ended for each in later if each is not None and not each.is_unreadable]
         known = [each for each in (found.ended, *ends) if each is not None]

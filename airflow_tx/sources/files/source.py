@@ -205,7 +205,7 @@ class FolderArguments(Source):
                     "path_glob", "...@...", "Name the connection separately: conn_id=..."
                 )
             if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
-                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
+                remedy = "Write the name of the bucket without wildcards, as in s3://bucket/flights/*.csv."
                 raise self.unusable("path_glob", self.path_glob, remedy)
             return Objects(self.path_glob, self.conn_id, self.spark_folder)
         for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():

@@ -193,7 +193,7 @@ def test_the_topology_of_a_renamed_dag_that_has_committed_nothing_is_replaced_by
 
 
 @pytest.mark.parametrize("states", [False, True])
-def test_a_topology_with_commits_is_not_replaced_by_a_rename_with_or_without_states(
+def test_a_rename_never_replaces_a_topology_with_commits(
     store: Listing, topology: Topology, mover: Mover, states: bool
 ) -> None:
     other = another(topology, states=states)

@@ -34,7 +34,7 @@ def change_taken(pipeline: Pipeline, txid: int, taken: TakenRange) -> None:
 
 def test_verify_has_no_finding_if_a_downstream_topology_has_read_each_transaction_once() -> None:
     found = compared(Chain().run(3).take(2))
-    assert (found.findings, found.notes) == ([], ["orders 3: not taken yet"])
+    assert (found.findings, found.notes) == ([], ["no transaction has read orders 3 yet"])
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_verify_reports_a_new_incarnation_of_the_upstream_topology() -> None:
     chain = Chain().run(3).take(2)
     record = replace(chain.orders.ledger.topology(), incarnation="0123456789abcdef")
     chain.orders.store.multi([], [Put(chain.orders.paths.record, encode(record))])
-    told = "topology 'orders' was reset, and transaction 2 of its life before was read"
+    told = "topology 'orders' was reset after transaction 2 was read"
     assert (compared(chain).findings, compared(chain).notes) == ([told], [])
     assert TakenRanges(chain.totals.ledger).ahead() == told
-    assert ChainStages.of(chain.orders.ledger, 1).down_in_words == "totals: not taken yet"
+    assert ChainStages.of(chain.orders.ledger, 1).down_in_words == "totals: not read yet"
 
 
 def test_verify_reports_another_upstream_transaction_with_the_same_txid() -> None:

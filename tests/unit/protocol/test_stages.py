@@ -91,7 +91,7 @@ def test_the_upstream_and_downstream_views_of_a_transaction_name_the_transaction
     down = ChainStages.of(chain.orders.ledger, 1)
     assert (down.up_in_words, down.down_in_words) == (None, f"totals {restated}")
     assert ChainStages.of(chain.orders.ledger, end).down_in_words == f"totals {restated}"
-    assert ChainStages.of(chain.orders.ledger, 2).down_in_words == "totals: not taken yet"
+    assert ChainStages.of(chain.orders.ledger, 2).down_in_words == "totals: not read yet"
     up = ChainStages.of(chain.totals.ledger, restated)
     assert (up.up_in_words, up.down_in_words) == (f"orders 1; {end} counts instead of 1", None)
 

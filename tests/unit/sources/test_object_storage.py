@@ -51,7 +51,7 @@ def test_a_file_source_names_its_connection(url: str, conn_id: str | None, expec
     ("arguments", "said"),
     [
         ({"path_glob": "s3://key:secret@bucket/*.csv"}, r"path_glob of FileSource = '\.\.\.@\.\.\.' cannot be used\."),
-        ({"path_glob": "s3://*/*.csv"}, "Name the bucket, without wildcards"),
+        ({"path_glob": "s3://*/*.csv"}, "Write the name of the bucket without wildcards"),
         ({"path_glob": "s3://bucket/*.csv", "base": "/data"}, "base of FileSource = '/data' cannot be used. Leave it"),
         ({"path_glob": "/data/*.csv", "conn_id": "aws"}, "conn_id of FileSource = 'aws' cannot be used"),
         ({"path_glob": "/data/*.csv", "spark_folder": "s3a://b"}, "spark_folder of FileSource = 's3a://b' cannot"),

@@ -62,7 +62,7 @@ TYPES = pa.schema(
 
 
 @given(rows=st.lists(values, max_size=8), first=st.integers(0, 8))
-def test_few_rows_that_are_stored_in_the_manifest_equal_the_rows_of_their_file(rows: list[Any], first: int) -> None:
+def test_small_outputs_have_the_same_rows_in_the_manifest_and_in_their_file(rows: list[Any], first: int) -> None:
     batches = [pa.RecordBatch.from_pylist(part, TYPES) for part in (rows[:first], rows[first:])]
     read = list(rows_from_json(rows_as_json(batches)))
     expected = [row for batch in batches for row in batch.to_pylist()]
