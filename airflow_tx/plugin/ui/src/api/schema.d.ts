@@ -1053,7 +1053,7 @@ export interface components {
         };
         /**
          * LossLine
-         * @description Rows that the source has lost, with the loss accepted by a user.
+         * @description Rows that the source has lost, and whose loss a user has accepted.
          */
         LossLine: {
             /** Description */
