@@ -76,7 +76,7 @@ BOUNDS: Mapping[str, int] = {
     "restate.md": 1051,
     "rows.md": 558,
     "sources.md": 1587,
-    "spark.md": 760,
+    "spark.md": 778,
     "sql_source.md": 975,
     "start.md": 550,
     "state.md": 1250,

@@ -263,7 +263,7 @@ def test_a_skipped_batch_is_readmitted_only_once_and_its_run_restarts(
     for txid in ("1", "2"):
         airflow.run("tx", "skip", "flights", txid, "--why", "broken", "--yes", root=root)
     runs.make(r1="success")
-    assert one_line(airflow.run(*readmit, "1", "--yes", root=root, fails=True)).startswith("Say why")
+    assert one_line(airflow.run(*readmit, "1", "--yes", root=root, fails=True)).startswith("Give the reason")
     asked = airflow.run(*readmit, "1", *why, root=root, fails=True)
     assert asked.startswith("Process the rows of transaction 1 of topology flights (skipped by ")
     assert asked.strip().endswith("in run r1: 1. Nothing was changed. To confirm without a terminal, add --yes.")

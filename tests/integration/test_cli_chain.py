@@ -141,7 +141,7 @@ def test_find_names_the_upstream_topology_if_another_topology_is_given(
     for what in ("orders:4", "nope:1", "orders:", "1-2"):
         told = one_line(airflow.run("tx", "find", "totals", what, root=zookeeper_root, fails=True))
         assert told.startswith(f"No final transaction of totals has '{what}'; receipts go back to transaction 1")
-        assert told.endswith("; its source reads topology orders: ask for orders:TXID.") == (what[:7] != "orders:")
+        assert told.endswith("; its source reads topology orders: search for orders:TXID.") == (what[:7] != "orders:")
     told = one_line(airflow.run("tx", "verify", "totals", "--from", "3", root=zookeeper_root, fails=True))
     assert told == "--from = 3 cannot be used. Give a transaction up to 2, the last transaction to compare."
 

@@ -183,7 +183,7 @@ def test_the_rejected_command_does_not_count_rows_of_a_commit_that_is_not_final(
     each_kind.commit(each_kind.processed("r2", [LATE]), killed_before_the_mark)
     assert set(each_kind.table.rows_by_txid() or ()) == {1, 2}
     assert counts(asked()) == [("count", "too late", 1, 1, 1, 1)]
-    assert "It is COMMITTING, and its rows count once it is COMMITTED." in refused("visits", "2")
+    assert "The transaction is COMMITTING, and its rows count once it is COMMITTED." in refused("visits", "2")
     told = commands.told("tx", "rejected", "visits", root=each_kind.root)
     assert told.splitlines()[-1] == _early(each_kind, 2)
 
@@ -303,7 +303,7 @@ def test_the_rejected_command_is_refused_for_an_open_transaction_that_has_writte
     visits.commit(visits.processed("r1", [LATE]), lambda commit: commit.complete())
     line = refused("visits", "1")
     assert line.startswith("TXID = 1 cannot be used. The transaction is PROCESSED, and nothing has been written yet.")
-    assert "count: 1 of 1 rows" in follow(commands, line, visits.root)
+    assert "count: rejected 1 of 1 rows" in follow(commands, line, visits.root)
 
 
 def test_the_rejected_command_is_refused_for_a_skipped_transaction_because_it_wrote_no_row(

@@ -75,7 +75,7 @@ def test_each_action_requires_an_access_right_a_reason_and_the_version_from_its_
         (
             "accept-check",
             {"txids": [1], "names": ["nosuch"]},
-            "Check 'nosuch' of transaction 1 of flights not accepted",
+            "Check 'nosuch' of transaction 1 of flights is not accepted",
         ),
         ("accept-change", {"names": ["nosuch"]}, "Change of state 'nosuch' of topology 'flights' not accepted"),
         ("state-rename", {"names": ["nosuch", "tx_state.one"]}, "the ledger has no state 'nosuch'"),
