@@ -467,7 +467,7 @@ def test_a_refused_state_rename_does_not_move_the_fence(
     assert held is not None
     command = ("tx", "state", "rename", "flights", "tx_state.elsewhere", "tx_state.one", "--dag-id", "the_dag")
     told = airflow.run(*command, "--yes", *flags, root=zookeeper_root, fails=True)
-    assert "the fence of tx_state.one has 1 of ledger another" in told
+    assert "the fence of tx_state.one has transaction 1 of ledger another" in told
     assert old.fence() == held
 
 
