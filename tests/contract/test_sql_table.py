@@ -255,7 +255,7 @@ def test_a_column_of_a_user_table_accepts_only_values_that_it_stores_unchanged(
             {"id": 2**31, "name": "a"},
         ]
         for wrong in too_much:
-            with pytest.raises(StateError, match="the database says: |column name: '.*' has 6 characters, and the"):
+            with pytest.raises(StateError, match="the database says: |column name: '.*' has 6 characters, but the"):
                 grants.commit_rows(2, table(), [wrong])
         assert [without_ours(row) for row in table().read()] == given
 

@@ -162,7 +162,7 @@ class AckerTrees(AckerCase):
         collector.process(root).ack()
         collector.flush()
         collector.process(root).ack()
-        with pytest.raises(UnknownMessage, match="acked before"):
+        with pytest.raises(UnknownMessage, match="already acked"):
             collector.flush()
         assert store.report(origin).open == {}
 
