@@ -333,7 +333,7 @@ class Paths:
         return f"{self.base}/watchers"
 
     def watcher(self, name: str) -> str:
-        """Return the path of the progress of one watcher."""
+        """Return the path of a watcher's progress record."""
         return f"{self.watchers}/{encode_name(name)}"
 
     @property

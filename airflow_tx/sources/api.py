@@ -48,7 +48,7 @@ else:
 
 
 # --- sizing -------------------------------------------------------------------------------------------------------
-# A batch has fixed limits, or a target time that becomes a limit through the measured speed.
+# A batch has fixed limits, or a target time, from which the measured speed gives a limit.
 
 
 FIRST_ROWS = 100_000

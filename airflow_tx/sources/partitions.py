@@ -532,7 +532,7 @@ class LimitedSource(Source):
     def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: Remedy | str) -> SourceError:
         """Return the error for lost rows.
 
-        :param remedy: remedy if the source went back and the states did not.
+        :param remedy: remedy if only the source was restored from a backup, not the states.
         """
         if any(each.went_back for each in gone):
             remedy = Remedy.of(

@@ -178,8 +178,8 @@ class AirflowClient:
 
         :param states: the expected states, by run_id.
         :param timeout: the longest time to wait, in seconds.
-        :raises AssertionError: the time limit is exceeded. The error contains the tasks of the other runs and their
-            last log lines.
+        :raises AssertionError: the time limit is exceeded. The error contains the tasks of all runs in another state,
+            and their last log lines.
         """
 
         def others() -> list[str]:

@@ -357,7 +357,7 @@ class NotedCorrections:
 
     @property
     def is_left(self) -> bool:
-        """Whether no restatement of the transaction will be requested automatically."""
+        """Whether the transaction still lacks a restatement, and no restatement is requested."""
         return not self.is_wanted and self.restated_by is None
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ from airflow_tx.state import FencedState
 from airflow_tx.transaction import TransactionSpec, conf_of
 
 # --- preview ------------------------------------------------------------------------------------------------------
-# The plan of an action lists its effects. The deed of an effect is the function that performs it.
+# The plan of an action lists its effects. The deed is the function that performs an effect.
 
 
 @dataclass(frozen=True)

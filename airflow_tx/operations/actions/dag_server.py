@@ -61,7 +61,7 @@ LONGEST_REJECTED = 2000
 TURN_WITHIN = 3.0
 """Seconds that a request waits while another DAG file is read. Then another process handles it."""
 READ_AGAIN = 120.0
-"""Seconds until a file that hung is read again. A file that has changed is read earlier."""
+"""Seconds until a DAG file whose import timed out is read again. A changed file is read earlier."""
 _AT_ONCE = 16
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _NOT_ALLOWED = "airflow-db-not-allowed:///"

@@ -201,8 +201,7 @@ class StaleReading:
     def read(self, task: str = "") -> Stale:
         """Compare every receipt with the current DAG.
 
-        :param task: name of a task, to return only transactions that ran other code of it, or "" for all stale
-            transactions.
+        :param task: name of a task whose code has changed, or "" for all stale transactions.
         :raises ConfigError: this task is not in the DAG or in any stale transaction.
         :raises TxError: the ledger, a state, the source or the upstream topology cannot be read.
         """

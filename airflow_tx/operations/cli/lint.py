@@ -12,7 +12,10 @@ from airflow_tx.operations.cli.context import comparison
 
 @comparison
 def lint(args: Namespace) -> None:
-    """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`: exit code 1 with findings, 2 with bad input."""
+    """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`.
+
+    The exit code is 1 if there are findings, and 2 for bad input.
+    """
     report = findings_of(Path(args.path))
     print(formatted(report, args.format))
     for line in (*report.unseen, *report.unread):

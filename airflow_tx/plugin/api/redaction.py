@@ -174,7 +174,7 @@ def _hidden_address(found: re.Match[str]) -> str:
     try:
         ip_address(found[0])
     except ValueError:
-        return found[0]  # It is another kind of address, such as one of a network card.
+        return found[0]  # It is another kind of address, such as a MAC address.
     return found[0] if found[0] in _OWN_HOSTS else HIDDEN
 
 

@@ -76,7 +76,7 @@ else:
 def check_options(file_format: str, options: Mapping[str, Any]) -> None:
     """Check that Python and Spark read the files in the same way.
 
-    :raises ValueError: only Spark supports an option.
+    :raises ValueError: an option is supported only by Spark.
     """
     if file_format == "csv":
         CsvFormat.of(reader_options("csv", options))

@@ -1,4 +1,7 @@
-"""The fence of a Redis state. It is a hash that compare-and-set raises. Its rules are in `airflow_tx.state.fence`."""
+"""The fence of a Redis state: a Redis hash that is updated with compare-and-set.
+
+Its rules are in `airflow_tx.state.fence`.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class SourceLedger:
         return batches
 
     def rest(self) -> list[Batch]:
-        """Decide and keep batches until there is no more data. There may be none."""
+        """Decide and keep batches until there is no more data. Return without a batch if there is no data."""
         batches: list[Batch] = []
         while (batch := self.take()) is not None:
             batches.append(batch)

@@ -159,7 +159,7 @@ def _check_malformed(case: CommitCase, acks: Acks) -> None:
 
 
 def _forms(ack: Ack) -> set[str]:
-    """Return the forms of the digests that a task has computed from the batch, which it may not have read."""
+    """Return the hash forms in which a task has digested the rows of the batch. The task may have read none."""
     return {RowsDigest.from_json(read).form for read in ack.read if not read["outputs"]}
 
 
