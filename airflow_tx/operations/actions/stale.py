@@ -209,12 +209,11 @@ class StaleReading:
         code = self.code
         changed = {txid: code.changes(each) for txid, each in counting.items()}
         unknown = Counter(why for each in counting.values() for why in code.unknown(each))
-        lacking = self._corrections()
+        corrections = self._corrections()
         lines = [
-            self._line(txid, changed.get(txid, {}), lacking.get(txid))
-            for txid in sorted({*(txid for txid in changed if changed[txid]), *lacking})
+            self._line(txid, changed.get(txid, {}), corrections.get(txid))
+            for txid in sorted({*(txid for txid in changed if changed[txid]), *corrections})
         ]
-        corrections = {txid: correction for txid, (correction, _) in lacking.items()}
         found = Stale((*lines, *self._intervals()), len(counting), unknown, corrections).of(task)
         if task and task not in code.tasks and not found.lines:
             known = ", ".join(sorted(code.tasks)) or "none"
@@ -260,15 +259,9 @@ class StaleReading:
         states: Any = self.parsed[1]
         return CodeNow.of(states.dag, self._spec, self.evidence.ledger.life)
 
-    def _line(
-        self,
-        txid: int,
-        changes: Mapping[str, str],
-        lacks: tuple[Correction, datetime | None] | None,
-    ) -> StaleLine:
-        correction, corrected = lacks or (None, None)
-        told = [*changes.values(), *([correction.reason] if correction else [])]
-        since = [*map(self._since, changes), corrected]
+    def _line(self, txid: int, changes: Mapping[str, str], lacks: Correction | None) -> StaleLine:
+        told = [*changes.values(), *([lacks.reason] if lacks else [])]
+        since = [*map(self._since, changes), lacks.since if lacks else None]
         known = sorted(each.isoformat(timespec="seconds") for each in since if each is not None)
         receipt = self._receipts.get(txid)
         return StaleLine(
@@ -309,14 +302,13 @@ class StaleReading:
         opened = self.ledger.open_records().values()
         return wanted | {each.restates: each.txid for each in opened if each.restates is not None}
 
-    def _corrections(self) -> dict[int, tuple[Correction, datetime | None]]:
-        """Read the missing corrections with their times, by the txid that counts."""
+    def _corrections(self) -> dict[int, Correction]:
+        """Read the missing corrections, by the txid that counts."""
         with closing(self._spec.named_source) as source:
             if not source.upstream:
                 return {}
             found = source.corrections(self.ledger, datetime.now(timezone.utc))
-            behind = () if found is None else found.behind
-            return {each.counts: (each, each.since) for each in behind}
+        return {} if found is None else {each.counts: each for each in found.behind}
 
     def _intervals(self) -> Iterator[StaleLine]:
         """Yield the data intervals without a transaction between the first and the last interval that have one."""
