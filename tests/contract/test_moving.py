@@ -267,7 +267,8 @@ def test_a_deletion_is_refused_if_a_transaction_has_begun_since_the_runs_were_re
     mover = Mover(old.ledger)
     allocated = mover.allocated()
     old.begin("r6")
-    with pytest.raises(MoveRefused, match="transaction 6 has begun since the command checked the runs"):
+    told = "transaction 6 has begun since the command checked the runs of open transactions"
+    with pytest.raises(MoveRefused, match=told):
         mover.close_for_deletion(allocated)
     assert [old.run(run) for run in ("r4", "r5", "r6")] == [4, 5, 6]
     mover.close_for_deletion(mover.allocated())

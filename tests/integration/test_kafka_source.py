@@ -177,7 +177,7 @@ def test_rows_deleted_by_retention_stop_the_source_until_a_person_accepts_the_lo
     assert ledger.take() == {"0": (7, 10)}
     with pytest.raises(
         SourceError,
-        match="rows of transaction 1 are gone: .*offsets 0 to 3, but .* only 7 to 9.*tx skip",
+        match="rows of transaction 1 are gone: .*offsets 0 to 3, but the partition has only 7 to 9.*tx skip",
     ):
         before.values(first)
 

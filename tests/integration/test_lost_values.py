@@ -80,7 +80,8 @@ def test_a_table_that_is_older_than_its_fence_is_refused(url: str, table: str, g
         made(),
         grants,
         4,
-        "its fence says 3, but (some of its rows have values of earlier|its key .* of transaction 1, but .* of 2)",
+        "its fence says 3, but (some of its rows have values of earlier"
+        "|its key .* has a value of transaction 1, but its last value was of 2)",
     )
 
 

@@ -256,7 +256,7 @@ def test_a_commit_is_refused_if_executors_read_other_rows_than_the_task_emitted(
     run, rows = numbers.begin("r1"), table()
     run.emit(rows, noted=rows.set_column(3, "n", pa.array(range(1, KEYS + 1), pa.int64())))
     with pytest.raises(
-        RowsDiffer, match=f"{KEYS} rows, digest .* were read from output 'counts' of task count, .* emitted"
+        RowsDiffer, match=f"{KEYS} rows, digest .* were read from output 'counts' of task count, but .* were emitted"
     ):
         run.commit(update(state, **by_spark))
     fence = state.fence()

@@ -412,7 +412,7 @@ class LagBoard:
     def lag_line(self, snapshot: TopologySnapshot) -> LagLine:
         """Return the last known lag of a topology."""
         if _key(snapshot) not in self._found:
-            return LagLine(why="The source of the topology has not answered yet.")
+            return LagLine(why="The topology's source has not answered yet.")
         at, found = self._found[_key(snapshot)]
         if "count" in found:
             return LagLine(value=found["count"], unit=found["unit"], at=at)

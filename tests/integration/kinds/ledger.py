@@ -149,7 +149,7 @@ class Ledger:
             ((answer),) = json.loads(self.child("page.get", question))
             whys = [line["lag"]["why"] or "" for line in answer["body"]["topologies"]]
             # On a busy machine a server may be too slow; it is asked again.
-            return not any("has not answered" in why for why in whys)
+            return not any("source has not answered" in why for why in whys)
 
         eventually(are_known, 240, "all sources have told their lags", interval=0.2)
 

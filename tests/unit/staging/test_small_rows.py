@@ -112,7 +112,7 @@ def test_a_manifest_with_changed_rows_is_refused(where: TryDir) -> None:
 def test_rows_in_a_manifest_that_differ_from_the_emitted_count_are_refused(where: TryDir) -> None:
     output = write_rows(where, "counts", ROWS)
     (file,) = output.files
-    with pytest.raises(RowsDiffer, match=r"5 rows were read from output 'counts' .*, but 6"):
+    with pytest.raises(RowsDiffer, match=r"5 rows were read from output 'counts' of task \w+, but 6"):
         with_content(where, "counts", replace(output, files=(replace(file, rows=6),)))
 
 
